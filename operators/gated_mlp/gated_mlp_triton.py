@@ -334,7 +334,7 @@ def gated_mlp_boxes_kernel(
 
 
 @triton.jit
-def gated_mlp_tiles_kernel(
+def gated_mlp_pointers_kernel(
     x_ptr,
     gate_ptr,
     up_ptr,
@@ -386,6 +386,45 @@ def gated_mlp_tiles_kernel(
         )
         gated = tl.dot(x, gate, gated, input_precision=PRECISION)
         lifted = tl.dot(x, up, lifted, input_precision=PRECISION)
+    # return F.silu(gated) * lifted
+    out = gated * _sigmoid(gated) * lifted
+    tl.store(
+        out_ptr + rows[:, None] * N + cols[None, :],
+        out,
+        mask=row_mask[:, None] & col_mask[None, :],
+    )
+
+
+@triton.jit
+def gated_mlp_library_after_kernel(
+    gated_parts_ptr,
+    lifted_parts_ptr,
+    out_ptr,
+    M,
+    N,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    GROUP_M: tl.constexpr,
+):
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
+    first_row = tile_m * BLOCK_M
+    rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
+    row_mask = rows < M
+    first_col = tile_n * BLOCK_N
+    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
+    col_mask = cols < N
+    gated = tl.load(
+        gated_parts_ptr + rows[:, None] * N + cols[None, :],
+        mask=row_mask[:, None] & col_mask[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    lifted = tl.load(
+        lifted_parts_ptr + rows[:, None] * N + cols[None, :],
+        mask=row_mask[:, None] & col_mask[None, :],
+        other=0.0,
+    ).to(tl.float32)
     # return F.silu(gated) * lifted
     out = gated * _sigmoid(gated) * lifted
     tl.store(
@@ -517,34 +556,8 @@ SCHEDULES = (
             "num_warps": 8,
         },
     ),
-    (
-        None,
-        None,
-        2,
-        gated_mlp_tiles_kernel,
-        {
-            "BLOCK_K": 64,
-            "BLOCK_M": 128,
-            "BLOCK_N": 64,
-            "GROUP_M": 8,
-            "num_stages": 3,
-            "num_warps": 8,
-        },
-    ),
-    (
-        None,
-        None,
-        None,
-        gated_mlp_tiles_kernel,
-        {
-            "BLOCK_K": 32,
-            "BLOCK_M": 128,
-            "BLOCK_N": 64,
-            "GROUP_M": 8,
-            "num_stages": 3,
-            "num_warps": 8,
-        },
-    ),
+    (None, None, 2, torch.matmul, {}),
+    (None, None, None, torch.matmul, {}),
 )
 
 
@@ -616,7 +629,7 @@ def gated_mlp(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> torch.Te
     kernel, options = pick_schedule(M, N, x.element_size())
     fits = fit_descriptors(x_view, gate, up, out.view(M, N))
     if not fits and kernel is gated_mlp_boxes_kernel:
-        kernel = gated_mlp_tiles_kernel  # no boxes in memory
+        kernel = gated_mlp_pointers_kernel  # no boxes in memory
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is gated_mlp_kernel:
             grid = (cdiv(N, options["BLOCK_N"]) * M,)
@@ -738,7 +751,21 @@ def gated_mlp(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> torch.Te
                 PRECISION=precision(),
                 **options,
             )
-        elif kernel is gated_mlp_tiles_kernel:
+        elif kernel is torch.matmul:
+            gated_parts = torch.matmul(x_view.detach(), gate.detach().mT)
+            lifted_parts = torch.matmul(x_view.detach(), up.detach().mT)
+            grid = (cdiv(M, 4) * cdiv(N, 256),)
+            gated_mlp_library_after_kernel[grid](
+                gated_parts,
+                lifted_parts,
+                out,
+                M,
+                N,
+                BLOCK_M=4,
+                BLOCK_N=256,
+                GROUP_M=1,
+            )
+        elif kernel is gated_mlp_pointers_kernel:
             tiles_m = cdiv(M, options["BLOCK_M"])
             tiles_n = cdiv(N, options["BLOCK_N"])
             grid = (tiles_m * tiles_n,)

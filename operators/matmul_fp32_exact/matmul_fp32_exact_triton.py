@@ -440,7 +440,7 @@ SCHEDULES = (
         None,
         matmul_fp32_exact_tiles_kernel,
         {
-            "BLOCK_K": 32,
+            "BLOCK_K": 64,
             "BLOCK_M": 128,
             "BLOCK_N": 128,
             "GROUP_M": 8,

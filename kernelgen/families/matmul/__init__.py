@@ -38,7 +38,7 @@ def takes(graph: Graph) -> bool:
 def _body(spec: OperatorSpec, graph: Graph) -> ProductBody:
     body = lowering.body(spec, graph)
     body = replace(body, in_parts=schedules.in_parts(body))
-    body = replace(body, may_be_wide=multiplies_float32(spec, body))
+    body = replace(body, may_be_wide=multiplies_float32(spec, body), in_three=spec.precision == "tf32x3")
     made = written.written(spec, body)
     if made is not None:
         body = replace(body, written=replace(made, body=_with_calls(made.spec, made.body)))

@@ -351,10 +351,10 @@ def _parts(writer: Writer, dot: int, *, several: bool = True) -> ir.Pointer:
     terms: list[tuple[ir.Expr, str | None]] = [(ir.Name(m.index, (m,)), "N"), (ir.Name(n.index, (n,)), None)]
     if slot:
         terms.insert(0, (ir.Apply("mul", (ir.Apply("mul", (slot, ir.Name("M")), ()), ir.Name("N")), ()), None))
-    return ir.Pointer(_memory(writer, dot), tuple(terms), (m, n))
+    return ir.Pointer(left_by(writer, dot), tuple(terms), (m, n))
 
 
-def _memory(writer: Writer, dot: int) -> str:
+def left_by(writer: Writer, dot: int) -> str:
     """What the sums of a product are called that one kernel leaves for the next."""
     return memory_of(writer.spec, writer.of_product(dot, "parts"))
 
@@ -391,13 +391,13 @@ def split(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str) 
         name, schedule, (*writer.arguments(inside), *_passed(writer)),
         _constexprs(spec, body, "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "SPLITS"), inside,
         (grid_of(body, _GRID_TILES), splits),
-        tuple(ir.Scratch(_memory(writer, dot), f"({shape_of})") for dot in body.dots), _counts(),
+        tuple(ir.Scratch(left_by(writer, dot), f"({shape_of})") for dot in body.dots), _counts(),
     )  # fmt: skip
     return product, joined(spec, body, schedule, name.replace("_kernel", "_join_kernel"))
 
 
 def _passed(writer: Writer) -> tuple[ir.Argument, ...]:
-    names = [_memory(writer, dot) for dot in writer.body.dots]
+    names = [left_by(writer, dot) for dot in writer.body.dots]
     return tuple(ir.Argument(f"{name}_ptr", "pointer", name) for name in names)
 
 
@@ -417,13 +417,17 @@ def joined(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str)
 
 
 def after(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str) -> ir.Kernel:
-    """What follows what torch's function computed."""
+    """What follows what torch's function computed, of each product."""
     writer = Writer(spec, body, tiled_by_blocks(body))
     m, n = writer.tiled.result
-    computed = ir.Name(body.names.of.get(body.called, writer.carry().text), (m, n))
-    loaded = ir.Cast(ir.Load(_parts(writer, body.dot, several=False), writer.mask((m, n))), "float32")
-    writer.finished(computed, body.called)
-    return _of_sums(writer, schedule, name, (ir.Let((computed.text,), loaded),))
+    lets = []
+    for dot in body.dots:
+        value = dot if len(body.dots) > 1 else body.called
+        computed = ir.Name(body.names.of.get(value, writer.carry(dot).text), (m, n))
+        loaded = ir.Load(_parts(writer, dot, several=False), writer.mask((m, n)))
+        lets.append(ir.Let((computed.text,), ir.Cast(loaded, "float32")))
+        writer.finished(computed, value)
+    return _of_sums(writer, schedule, name, tuple(lets))
 
 
 def _of_sums(

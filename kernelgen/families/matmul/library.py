@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from kernelgen.families.matmul.kernels import after, has_reductions, memory_of
+from kernelgen.families.matmul.kernels import after, has_reductions, left_by
 from kernelgen.families.matmul.lowering import UNSCALED, ProductBody
 from kernelgen.families.matmul.writer import Writer, extents_of, tiled_by_blocks
 from kernelgen.families.values import Use
@@ -21,20 +21,26 @@ def by_library(
 ) -> tuple[ir.Step, ...]:
     """Torch's product, then what follows it. `made`: factors that the wrapper has made itself."""
     writer = Writer(spec, body, tiled_by_blocks(body))
-    operands = []
-    for number, wanted in zip(writer.factors(), (["m", "k"], ["k", "n"]), strict=True):
+    calls = [f"{body.library}({', '.join(_operands(writer, dot, made))})" for dot in body.dots]
+    if not body.is_library:
+        following = after(spec, body, schedule, name.replace("_kernel", "_after_kernel"))
+        left = (left_by(writer, dot) for dot in body.dots)
+        return *map(ir.LibraryCall, [body.library] * len(calls), calls, left), following
+    return (ir.LibraryCall(body.library, calls[0], out=writer.shaped(body.layout.stores[0][1])),)
+
+
+def _operands(writer: Writer, dot: int, made: Collection[str]) -> list[str]:
+    """What torch's function for a product is called with."""
+    body, operands = writer.body, []
+    for number, wanted in zip(body.factors_of(dot), (["m", "k"], ["k", "n"]), strict=True):
         access = writer.reads[number]
         host = access.tensor if access.tensor in made else f"{writer.shaped(access)}.detach()"
         operands.append(host if extents_of(body, access)[-2:] == wanted else f"{host}.mT")
-    if body.called != body.dot:
+    if body.called not in body.dots:
         added = writer.reads[_added_load(body, body.called)]
         host = f"{writer.shaped(added)}.detach()"
         operands.insert(0, f"{host}.mT" if extents_of(body, added) == ["n", "m"] else host)
-    called = f"{body.library}({', '.join(operands)})"
-    if not body.is_library:
-        following = after(spec, body, schedule, name.replace("_kernel", "_after_kernel"))
-        return ir.LibraryCall(body.library, called, memory_of(spec)), following
-    return (ir.LibraryCall(body.library, called, out=writer.shaped(body.layout.stores[0][1])),)
+    return operands
 
 
 @dataclass(frozen=True)
@@ -52,23 +58,22 @@ def library(spec: OperatorSpec, body: ProductBody) -> Library | None:
     """Torch's function for the product of factors that lie in memory as two tensors with the same dimensions of a
     batch, what is added to it included: torch rounds the sum, and a product that was rounded before would be worse."""
     unlike = body.lowered.values[body.dot].attr == UNSCALED or "float8" in body.factor.dtype
-    if len(body.dots) > 1 or unlike or spec.precision:  # torch rounds to the factors' dtype, has no product of float8
+    if unlike or spec.precision:  # torch rounds to the factors' dtype, has no product of float8
         return None
     by_load = {a.load: a for a in body.layout.accesses}
-    first, second = body.factors_of(body.dot)
-    if not {first, second} <= by_load.keys() or not body.extent("m").runs or has_reductions(body):
+    factors = {*body.firsts, *body.seconds}
+    if not factors <= by_load.keys() or not body.extent("m").runs or has_reductions(body):
         return None
-    sides = [extents_of(body, by_load[i]) for i in (first, second)]
-    batches = [["batch"] * len(body.extent("batch").runs)] * 2
+    batch = ["batch"] * len(body.extent("batch").runs)
     single = all(len(e.runs) == 1 for e in body.layout.extents if e.runs and e.name != "batch")
-    if not single or [side[:-2] for side in sides] != batches:
+    if not single or any(extents_of(body, by_load[i])[:-2] != batch for i in factors):
         return None
-    added = None if batches[0] else _sum(spec, body)
+    added = None if batch or len(body.dots) > 1 else _sum(spec, body)
     stored, access = body.layout.stores[0]
     in_order = extents_of(body, access) == [e.name for e in body.layout.extents if e.name != "k" for _ in e.runs]
     same = next(o.dtype for o in spec.outputs if o.name == stored.name) == body.factor.dtype
     value = body.dot if added is None else added
-    is_all = len(body.layout.stores) == 1 and in_order and same and stored.value == value
+    is_all = len(body.layout.stores) == len(body.dots) == 1 and in_order and same and stored.value == value
     return Library(LIBRARY_CALL if added is None else "torch.addmm", value, is_all)
 
 
