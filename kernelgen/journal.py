@@ -27,6 +27,8 @@ from kernelgen.errors import KernelgenError, UsageError
 from kernelgen.files import read_text, sync, write_atomic
 
 FILE = "journal.jsonl"
+PACKED = ".jsonl.gz"
+"""The ending of a packed journal, after the name of its run."""
 LOOKS = 5
 
 
@@ -157,6 +159,14 @@ def read(folder: Path) -> tuple[Record, ...]:
 def packed(folder: Path) -> bytes:
     """A run's journal, packed: the same bytes for the same records."""
     return gzip.compress(whole_lines(folder), mtime=0)
+
+
+def read_packed(path: Path) -> tuple[Record, ...]:
+    """The records of a packed journal; raises JournalError where it is none."""
+    try:
+        return parse(path, gzip.decompress(_content(path)))
+    except (OSError, EOFError, zlib.error):
+        raise JournalError(f"{path}: cannot be read: no packed journal") from None
 
 
 def parse(path: Path, content: bytes) -> tuple[Record, ...]:

@@ -115,6 +115,22 @@ def test_a_journal_torn_in_its_middle_is_one_clear_line(tmp_path: Path, found: S
         told(tmp_path)
 
 
+def test_a_run_elsewhere_is_shown_by_its_packed_journal(tmp_path: Path, found: Story) -> None:
+    runs, kept = tmp_path / "logs" / "toy", tmp_path / "kept"
+    kept.mkdir()
+    packed = kept / f"{found.run}{journal.PACKED}"
+    packed.write_bytes(journal.packed(runs / found.run))
+    kernel = tmp_path / "operators" / "toy" / "toy_triton.py"
+    assert story("toy", kernel, runs, kept) == found
+    shutil.rmtree(runs / found.run)
+    assert story("toy", kernel, runs).state == "never optimised"
+    there = story("toy", kernel, runs, kept)
+    assert (there.run, there.head, there.cases, there.tried) == (found.run, found.head, found.cases, found.tried)
+    packed.write_bytes(b"torn")
+    with pytest.raises(JournalError, match=r"jsonl\.gz: cannot be read"):
+        story("toy", kernel, runs, kept)
+
+
 def test_the_command_writes_all_operators_and_goes_on_past_a_damaged_one(
     tmp_path: Path, found: Story, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

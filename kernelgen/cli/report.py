@@ -10,6 +10,7 @@ import typer
 from kernelgen.cli.names import LOGS, chosen_quartets
 from kernelgen.cli.terminal import Json, Names, emit, note
 from kernelgen.errors import KernelgenError, WrongOrSlowError
+from kernelgen.settings import resolve
 
 
 def report(
@@ -25,16 +26,19 @@ def report(
 ) -> int:
     """Write the newest run of each operator as one HTML page that needs no network.
 
-    Without a NAME every operator below operators/ is in it, behind an index.
+    Without a NAME every operator below operators/ is in it, behind an index. Of an operator that ran elsewhere the
+    newest journal in the setting `journals` is shown.
     """
     from kernelgen.files import write_atomic
     from kernelgen.report import page, pictures, story
 
     quartets = chosen_quartets(names or [], every=not names)
+    journals = Path(given) if (given := resolve({}).journals) else None
     stories, broken = [], []
     for quartet in quartets:
         try:
-            stories.append(story(quartet.name, quartet.file("triton"), LOGS / quartet.name))
+            kept = journals / quartet.name if journals else None
+            stories.append(story(quartet.name, quartet.file("triton"), LOGS / quartet.name, kept))
         except KernelgenError as error:  # a damaged journal: the others are shown all the same
             broken.append(str(error))
             note(f"error: {error}")

@@ -44,7 +44,7 @@ def of_file(path: Path) -> Iterator[Row]:
     """Rows as JSON lines, or those of a journal; packed or not. Raises UsageError with the line."""
     text = _text(path)
     if journal.is_kind(text.partition("\n")[0].encode(), "run"):
-        yield from of_records(path.name.removesuffix(ENDING), journal.parse(path, text.encode()))
+        yield from of_records(path.name.removesuffix(journal.PACKED), journal.parse(path, text.encode()))
         return
     for number, line in enumerate(text.splitlines(), start=1):
         try:
@@ -80,7 +80,7 @@ def keep(run: Path, folder: Path) -> Path | None:
     records = journal.read(run)
     if next(of_records(run.name, records), None) is None:
         return None
-    path = folder / run.parent.name / f"{run.name}{ENDING}"
+    path = folder / run.parent.name / f"{run.name}{journal.PACKED}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_suffix(".new")

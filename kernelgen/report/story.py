@@ -9,7 +9,7 @@ from typing import Any
 
 from kernelgen import journal
 from kernelgen.files import read_text
-from kernelgen.journal import Record
+from kernelgen.journal import PACKED, Record
 from kernelgen.optimization.decide import overall
 from kernelgen.optimization.head import head
 from kernelgen.outcomes import CaseTiming, Evaluation, Interval, Source, Status, evaluation_from_json
@@ -110,21 +110,23 @@ class Story:
     """What makes the run again."""
 
 
-def story(operator: str, kernel: Path, logs: Path) -> Story:
-    """The newest run of an operator. Raises JournalError where its journal is damaged before its last line."""
-    runs = journal.runs(logs)
+def story(operator: str, kernel: Path, logs: Path, kept: Path | None = None) -> Story:
+    """The newest run of an operator; where it ran elsewhere, what its packed journals in `kept` say.
+
+    Raises JournalError where its journal is damaged before its last line.
+    """
     text = read_text(kernel) or ""
     command = f"kernelgen optimize {operator}"
-    if not runs:
+    folder, records = _newest(logs, kept)
+    if folder is None:
         return Story(operator, text, command=command, state="never optimised")
-    folder = runs[-1]
-    records = journal.read(folder)
     begun = next((r.data for r in records if r.kind == "run"), None)
     if begun is None:
         return Story(operator, text, command=command, state="never optimised", run=folder.name)
     rounds = [r.data for r in records if r.kind == "round"]
     reason = next((r.data["reason"] for r in records if r.kind == "finished"), "")
     goes_on = "running now" if journal.is_locked(logs) else f"`{command}` goes on from there"
+    goes_on = f"; {goes_on}" if folder.is_dir() else ""  # a packed journal is continued by nobody
     stopped = f"stopped after round {rounds[-1]['round']}" if rounds else "stopped before its baseline was known"
     kept = [data for data in rounds if data["kept"]]
     first, last = (kept[0]["hash"], kept[-1]["hash"]) if kept else ("", "")
@@ -132,12 +134,20 @@ def story(operator: str, kernel: Path, logs: Path) -> Story:
     work = rounds[0].get("work", {}) if rounds else {}
     return Story(
         operator, _source(folder, last) or text, _source(folder, first), folder.name,
-        reason or f"{stopped}; {goes_on}",
+        reason or f"{stopped}{goes_on}",
         head(records, reason) if rounds and "standing" in rounds[0]["entry"] else None,
         tuple((str(k), str(v)) for k, v in begun["device"].items()), _cases(figures) if figures else (),
         _points(figures, work.get("cases", {})) if figures else (), work.get("bytes_per_s", 0.0), _tried(records),
         _errors(records, last), command,
     )  # fmt: skip
+
+
+def _newest(logs: Path, kept: Path | None) -> tuple[Path | None, tuple[Record, ...]]:
+    """The folder of a run, which need not be there, and its records."""
+    if runs := journal.runs(logs):
+        return runs[-1], journal.read(runs[-1])
+    packed = sorted(kept.glob(f"*{PACKED}")) if kept else []
+    return (logs / packed[-1].name.removesuffix(PACKED), journal.read_packed(packed[-1])) if packed else (None, ())
 
 
 def _source(folder: Path, name: str) -> str:
