@@ -249,6 +249,8 @@ def test_gpu_measures_with_an_interval(gpu: Evaluator) -> None:
     counters = gpu.profile(CURRENT, BIG)
     assert counters.dram_utilisation is not None
     assert 0.3 < counters.dram_utilisation < 1.1
+    text = candidate(what="other text", **{"written by hand": "typed by hand"})
+    assert counters.source != "ncu" or gpu.profile(text, BIG) is counters, "the same machine code is counted once"
 
 
 @pytest.mark.gpu

@@ -3,12 +3,13 @@ tables of kernels, ceilings.
 
     python docs/benchmarks/tuner.py                                   # every part, into tuner.json beside it
     python docs/benchmarks/tuner.py --only compare record --seconds 460 --into OUT
-    python docs/benchmarks/tuner.py --only record/matmul tune/softmax # single parts
+    python docs/benchmarks/tuner.py --only record/matmul tune/softmax # single parts, in this order
     python docs/benchmarks/tuner.py --dry                             # the spaces and what would run; needs no GPU
 
-A part takes LIMIT_S at most and is then ended; tuner.json and the recorded spaces are written after each, and what an
-earlier call found stays in it. After --seconds no part begins. Each works in a folder of its own with caches of its
-own, so that "from nothing" means it. Helion is asked where it is installed.
+A part takes LIMIT_S at most and is then ended. tuner.json is written whenever something is known, and keeps what
+earlier calls found; a line says what a part came to. After --seconds no part begins; one that is at work when the
+process is interrupted or ended leaves what it has. Each works in a folder of its own with caches of its own, so that
+"from nothing" means it. Helion is asked where it is installed.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,10 @@ RECORDED = {
 }
 """By part: an operator, cases, and the part of their space that is measured whole. Cases that share a row of the table
 are parts of their own: what is slow on one is not timed on the next."""
+
+
+Keep = Callable[[dict[str, Any]], None]
+"""Takes what a part knows so far."""
 
 
 @dataclass(frozen=True)
@@ -114,27 +120,26 @@ def kernelgen(folder: Path, *arguments: str, limit: float = LIMIT_S) -> Call:
     return call(folder, [*MAIN, *arguments, "--json"], limit)
 
 
-def compared(name: str, folder: Path, limit: float, dry: bool) -> dict[str, Any]:
+def compared(name: str, folder: Path, limit: float, dry: bool, keep: Keep) -> None:
     """kernelgen's tuner and Triton's over one space: seconds, and how fast the choices are against each other."""
     case, configs = COMPARED[name]
-    row: dict[str, Any] = {"case": case, "space": configs}
+    keep({"case": case, "space": configs})
     kernelgen(folder, "new", name, "--no-verify")
     mine: list[str] = []
     if not dry:
         minutes = str(max(limit / 2 - SETTLE_S / 2, 5) / 60)
         wanted = ("--only", case, "--configs", configs, "--max-minutes", minutes)
         tuned = kernelgen(folder, "tune", name, *wanted, limit=limit / 2)
-        row |= {"kernelgen_s": tuned.seconds, "kernelgen_error": tuned.error}
+        keep({"kernelgen_s": tuned.seconds, "kernelgen_error": tuned.error})
         for journal in folder.rglob("journal.jsonl"):
-            row |= chosen(journal.parent, case)
-            mine = [row["kernelgen"]] if row.get("kernelgen") else []
+            found = chosen(journal.parent, case)
+            keep(found)
+            mine = [found["kernelgen"]] if found else []
     script = [sys.executable, str(HERE / "autotuned.py"), name, case, configs, *mine, *["--dry"][: int(dry)]]
     theirs = call(folder, script, limit / 2, cache="triton-autotune")
-    row |= theirs.document or {}
-    row["autotune_process_s"], row["autotune_error"] = theirs.seconds, theirs.error
+    keep({**(theirs.document or {}), "autotune_process_s": theirs.seconds, "autotune_error": theirs.error})
     if importlib.util.find_spec("helion") and mine and name != "matmul":
-        row["helion"] = call(folder, [*script, "--helion"], limit / 2, cache="triton-helion").document
-    return row
+        keep({"helion": call(folder, [*script, "--helion"], limit / 2, cache="triton-helion").document})
 
 
 def chosen(journal: Path, case: str) -> dict[str, Any]:
@@ -158,20 +163,20 @@ def chosen(journal: Path, case: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def recorded(part: str, into: Path, folder: Path, limit: float, dry: bool) -> dict[str, Any]:
+def recorded(part: str, into: Path, folder: Path, limit: float, dry: bool, keep: Keep) -> None:
     """Every configuration measured: a file a case, in the form that `kernelgen tune --replay` reads."""
     name, cases, configs = RECORDED[part]
     only = [argument for case in cases for argument in ("--only", case)]
     asked = ("tune", name, *only, "--configs", f"all,{configs}")
     if dry:
         rows = kernelgen(folder, *asked, "--dry-run").document["rows"]
-        return {"space": configs, "legal": {" and ".join(row["cases"]): row["legal"] for row in rows}}
+        keep({"space": configs, "legal": {" and ".join(row["cases"]): row["legal"] for row in rows}})
+        return
     kernelgen(folder, "new", name, "--no-verify")
     done = kernelgen(folder, *asked, "--max-minutes", str(max(limit - SETTLE_S, 5) / 60), limit=limit)
-    row: dict[str, Any] = {"space": configs, "seconds": done.seconds, "error": done.error, "files": []}
+    keep({"space": configs, "seconds": done.seconds, "error": done.error})
     for journal in folder.rglob("journal.jsonl"):
-        row["files"] += write_spaces(name, journal.parent, configs, into)
-    return row
+        keep({"files": write_spaces(name, journal.parent, configs, into)})
 
 
 def write_spaces(name: str, journal: Path, configs: str, into: Path) -> list[dict[str, Any]]:
@@ -247,48 +252,55 @@ def _space(times: Times) -> str:
     return text.getvalue()
 
 
-def tuned(name: str, folder: Path, limit: float, dry: bool) -> dict[str, Any]:
+def round_seconds(journal: Path) -> list[float]:
+    """How long each round took; the first is the baseline."""
+    from kernelgen.journal import read
+
+    records = read(journal)
+    times = [datetime.fromisoformat(r.time) for r in (*records[:1], *(r for r in records if r.kind == "round"))]
+    return [round((after - before).total_seconds(), 1) for before, after in pairwise(times)]
+
+
+def tuned(name: str, folder: Path, limit: float, dry: bool, keep: Keep) -> None:
     """An operator tuned from nothing, then again with what the first run left in memory and caches."""
-    row: dict[str, Any] = {}
     kernelgen(folder, "new", name, "--no-verify")
     for which in ("cold", "warm"):
         done = kernelgen(folder, "tune", name, "--fresh", "--force", *_dry(dry), limit=limit / 2)
         found = done.document or {}
-        row[which] = {"seconds": done.seconds, "speedup": found.get("speedup"), "reason": found.get("reason"),
-                      "error": done.error}  # fmt: skip
-    return row
+        keep({which: {"seconds": done.seconds, "speedup": found.get("speedup"), "reason": found.get("reason"),
+                      "error": done.error}})  # fmt: skip
 
 
-def optimised(name: str, folder: Path, limit: float, dry: bool) -> dict[str, Any]:
+def optimised(name: str, folder: Path, limit: float, dry: bool, keep: Keep) -> None:
     kernelgen(folder, "new", name, "--no-verify")
     done = kernelgen(folder, "optimize", name, "--rounds", "5", *_dry(dry), limit=limit)
-    found = done.document or {}
-    rounds = len(found["rounds"]) - 1 if found.get("rounds") and not dry else 0
-    return {"seconds": done.seconds, "rounds": rounds, "speedup": found.get("speedup"), "error": done.error}
+    keep({"seconds": done.seconds, "speedup": (done.document or {}).get("speedup"), "error": done.error})
+    for journal in folder.rglob("journal.jsonl"):
+        keep({"round_s": round_seconds(journal.parent)})
 
 
-def profiled(name: str, into: Path, folder: Path, limit: float, dry: bool) -> dict[str, Any]:
+def profiled(name: str, into: Path, folder: Path, limit: float, dry: bool, keep: Keep) -> None:
     kernelgen(folder, "new", name, "--no-verify")
     if dry:
-        return {}
+        return
     file = into / f"profile_{name}.csv"
     done = kernelgen(folder, "profile", name, "--configs", "prog", "--csv", str(file), limit=limit)
     rows = done.document or []
     sources = sorted({r["source"] for r in rows})
-    return {"seconds": done.seconds, "rows": len(rows), "from": sources, "error": done.error}
+    keep({"seconds": done.seconds, "rows": len(rows), "from": sources, "error": done.error})
 
 
-def ceilings(into: Path, folder: Path, limit: float, dry: bool) -> dict[str, Any]:
+def ceilings(into: Path, folder: Path, limit: float, dry: bool, keep: Keep) -> None:
     measure = [] if dry else ["--measure", "--svg", str(into / "roofline.svg")]
     done = kernelgen(folder, "hardware", *measure, limit=limit)
-    return {"seconds": done.seconds, "measured": done.document, "error": done.error}
+    keep({"seconds": done.seconds, "measured": done.document, "error": done.error})
 
 
 def _dry(dry: bool) -> list[str]:
     return ["--dry-run"] if dry else []
 
 
-Part = Callable[[Path, float, bool], dict[str, Any]]
+Part = Callable[[Path, float, bool, Keep], None]
 
 
 def parts(into: Path) -> dict[str, Part]:
@@ -303,6 +315,31 @@ def parts(into: Path) -> dict[str, Part]:
     }
 
 
+class Kept:
+    """What is known, in tuner.json from the moment on that it is."""
+
+    def __init__(self, path: Path, dry: bool) -> None:
+        self.path, self.dry = path, dry
+        self.found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+
+    def begin(self, part: str) -> None:
+        """Forget what an earlier call found of a part."""
+        group, _, name = part.partition("/")
+        self.row: dict[str, Any] = {"date": time.strftime("%Y-%m-%d")}
+        self.found.setdefault(group, {})[name] = self.row
+
+    def keep(self, more: dict[str, Any]) -> None:
+        self.row |= more
+        if not self.dry:
+            self.path.write_text(json.dumps(self.found, indent=1) + "\n")
+
+
+def line(part: str, row: dict[str, Any]) -> str:
+    """What a part came to, in short."""
+    shown = {k: v for k, v in row.items() if k not in ("date", "space", "case") and v not in ("", None)}
+    return f"== {part}: {json.dumps(shown)[:600]}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="PART", help="such as record or record/matmul")
@@ -312,28 +349,32 @@ def main() -> None:
     given = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     known = parts(given.into.resolve())
-    wanted = [part for part in known if not given.only or {part, part.partition("/")[0]} & set(given.only)]
-    for one in set(given.only or ()) - {said for part in known for said in (part, part.partition("/")[0])}:
-        parser.error(f"--only {one}: no such part; there are {', '.join(known)}")
+    wanted: list[str] = []
+    for one in given.only or known:
+        meant = [part for part in known if one in (part, part.partition("/")[0])]
+        if not meant:
+            parser.error(f"--only {one}: no such part; there are {', '.join(known)}")
+        wanted += meant
+    wanted = list(dict.fromkeys(wanted))
     given.into.mkdir(parents=True, exist_ok=True)
-    path, end = given.into / "tuner.json", time.monotonic() + given.seconds
-    found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    kept, end = Kept(given.into / "tuner.json", given.dry), time.monotonic() + given.seconds
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     for part in wanted:
         left = end - time.monotonic()
         if left < LEAST_S:
             print(f"left out, {left:.0f} s were left: {', '.join(wanted[wanted.index(part) :])}")
             break
         print(f"{part}:", flush=True)
-        group, _, name = part.partition("/")
+        kept.begin(part)
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as made:
             try:
-                row = known[part](Path(made), min(LIMIT_S, left - ENDING_S), given.dry)
+                known[part](Path(made), min(LIMIT_S, left - ENDING_S), given.dry, kept.keep)
             except Exception as error:  # the parts after it are worth their seconds
-                row = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(row)[:2000], flush=True)
-        if not given.dry:
-            found.setdefault(group, {})[name] = {"date": time.strftime("%Y-%m-%d"), **row}
-            path.write_text(json.dumps(found, indent=1) + "\n")
+                kept.keep({"error": f"{type(error).__name__}: {error}"})
+            except KeyboardInterrupt:
+                kept.keep({"error": "interrupted"})
+                raise SystemExit(f"{line(part, kept.row)}\ninterrupted") from None
+        print(line(part, kept.row), flush=True)
 
 
 if __name__ == "__main__":

@@ -46,6 +46,11 @@ class CudaEvaluator(Evaluator):
         """By case and current kernel: the largest speedup over it that a race has seen."""
         return {}
 
+    @cached_property
+    def _counted(self) -> dict[tuple[str, str], Counters]:
+        """By case and machine code: what the GPU's counters said; a profiler takes seconds to start."""
+        return {}
+
     def _race(
         self, candidate: Candidate, compiled: dict[str, Compiled], current: Candidate, before: dict[str, Compiled]
     ) -> Evaluation:
@@ -88,11 +93,15 @@ class CudaEvaluator(Evaluator):
 
     def profile(self, candidate: Candidate, case: Case) -> Counters:
         try:
-            launches = self._compiler.compile(candidate, [case])[case.label].facts
+            compiled = self._compiler.compile(candidate, [case])[case.label]
+            code = case.label, compiled.digest
+            if code in self._counted:
+                return self._counted[code]
             request = {**self._candidate_args(candidate), "case": case.to_json()}
-            if launches:
-                counters = profile.with_ncu(request, launches, self._profile_env, self.limits.profile_s)
+            if compiled.facts:
+                counters = profile.with_ncu(request, compiled.facts, self._profile_env, self.limits.profile_s)
                 if counters is not None:
+                    self._counted[code] = counters
                     return counters
             path = str(kept(candidate, self.store))
             answer = self.runner.call("race", {**request, "current": path}, self.limits.race_s)

@@ -124,6 +124,8 @@ def _seen(bench: Bench, state: State, number: int) -> tuple[Seen, ...]:
             facts = bench.evaluator.facts(now, now.cases)
         except Failed as failure:  # it ran a moment ago: the compile worker is what failed
             return {"facts": [], "counters": None, "case": "", "message": failure.message}
+        if all(map(tuning.is_tuned, bench.plan.spec.optimization_strategies)):  # nothing is chosen by counters
+            return {"facts": to_json(facts), "counters": None, "case": "", "hash": state.hash}
         worst = focus(_compiled(bench, state, dict_of(facts)), bench.device.facts).timing.case
         case = next(c for c in state.cases if c.label == worst)
         found = bench.evaluator.profile(now, case)
