@@ -110,14 +110,14 @@ class Story:
     """What makes the run again."""
 
 
-def story(operator: str, kernel: Path, logs: Path, kept: Path | None = None) -> Story:
-    """The newest run of an operator; where it ran elsewhere, what its packed journals in `kept` say.
+def story(operator: str, kernel: Path, logs: Path, elsewhere: Path | None = None) -> Story:
+    """The newest run of an operator; where it ran elsewhere, what its packed journals in `elsewhere` say.
 
     Raises JournalError where its journal is damaged before its last line.
     """
     text = read_text(kernel) or ""
     command = f"kernelgen optimize {operator}"
-    folder, records = _newest(logs, kept)
+    folder, records = _newest(logs, elsewhere)
     if folder is None:
         return Story(operator, text, command=command, state="never optimised")
     begun = next((r.data for r in records if r.kind == "run"), None)
@@ -142,11 +142,11 @@ def story(operator: str, kernel: Path, logs: Path, kept: Path | None = None) -> 
     )  # fmt: skip
 
 
-def _newest(logs: Path, kept: Path | None) -> tuple[Path | None, tuple[Record, ...]]:
+def _newest(logs: Path, elsewhere: Path | None) -> tuple[Path | None, tuple[Record, ...]]:
     """The folder of a run, which need not be there, and its records."""
     if runs := journal.runs(logs):
         return runs[-1], journal.read(runs[-1])
-    packed = sorted(kept.glob(f"*{PACKED}")) if kept else []
+    packed = sorted(elsewhere.glob(f"*{PACKED}")) if elsewhere else []
     return (logs / packed[-1].name.removesuffix(PACKED), journal.read_packed(packed[-1])) if packed else (None, ())
 
 
