@@ -27,6 +27,7 @@ from kernelgen.backward.tape import Tape
 from kernelgen.frontend.graph import CALL, DOT, VIEWS, Arg, Graph, Node, Ref
 from kernelgen.frontend.parted import without_joins
 from kernelgen.frontend.products import unturned, with_products
+from kernelgen.frontend.searches import is_search
 
 LSE, DELTA = "lse", "delta"
 """What the forward saves beside its output, and what the gradient of the rows leaves for the others."""
@@ -60,9 +61,8 @@ def written_out(graph: Graph) -> tuple[Graph, Attention | None]:
     apart = unturned(without_joins(with_products(graph)))
     products = [i for i, node in enumerate(apart.nodes) if node.op == DOT]
     found = _attention(apart, products[1]) if len(products) == 2 else None
-    if any(node.op == CALL or node.convolution for node in apart.nodes) or any(
-        len(_refs(apart.nodes[i])) > 2 for i in products
-    ):
+    calls = any((node.op == CALL and not is_search(apart, node)) or node.convolution for node in apart.nodes)
+    if calls or any(len(_refs(apart.nodes[i])) > 2 for i in products):
         return graph, None
     return apart, found
 

@@ -32,7 +32,7 @@ def read(tape: Tape, node: Node) -> Read:
     assert isinstance(source, Ref)
     assert isinstance(index, Ref)
     own, rank = tape.node(index).shape, len(places)
-    if own == node.shape and dim in (0, rank - 1):
+    if own == node.shape and len(own) == rank and dim in (0, rank - 1):
         return Read(source, index, 0 if dim == 0 < rank - 1 else -1)
     lead = len(own) - (rank - 1)
     if dim or any(d != () for d in own[lead:]):

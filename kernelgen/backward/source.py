@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -20,7 +21,7 @@ from kernelgen.backward.sizes import Sizes
 from kernelgen.backward.tape import Shape, Tape
 from kernelgen.families.line import fit
 from kernelgen.frontend.build import Refused
-from kernelgen.frontend.graph import DOT, REDUCTIONS, SCATTERS, VIEWS, Arg, Node, Ref, SizeOf
+from kernelgen.frontend.graph import CALL, DOT, REDUCTIONS, SCATTERS, VIEWS, Arg, Node, Ref, SizeOf
 from kernelgen.frontend.indices import Expr
 from kernelgen.frontend.masks import OPERATION
 from kernelgen.frontend.operations import OPERATIONS
@@ -230,6 +231,8 @@ class Source:
             return self._view(node)
         if op == DOT:
             return self._product(node)
+        if op == CALL:
+            return self._call(node)
         if op in _ROOTS and isinstance(args[0], Ref) and self._is_number(self.tape.node(args[0])):
             return ast.BinOp(self._arg(args[0]), ast.Pow(), ast.parse(_ROOTS[op], mode="eval").body)
         if op in REDUCTIONS:
@@ -275,6 +278,11 @@ class Source:
             return self._zeros(node) if i in self.tape.kept else self._arg(args[0])
         raise Refused(f"the gradient of what {node.op} gave")
 
+    def _call(self, node: Node) -> ast.expr:
+        """A call of torch's, as a search is, of what the forward calls it with."""
+        text = re.sub(r"\{(\d+)\}", lambda found: _unparsed(self._arg(node.args[int(found[1])])), str(node.attrs[1]))
+        return ast.parse(text, mode="eval").body
+
     def _scatter(self, node: Node) -> ast.expr:
         """What is added to zeros: rows by an index of one dimension, or every element by its own."""
         zeros, *args = node.args
@@ -301,6 +309,8 @@ class Source:
         source, index = self._arg(found.source), self._arg(found.index)
         if found.dim is not None:
             return _method(source, "gather", _number(found.dim), index)
+        if self.tape.rank(found.index) != self.tape.rank(found.source) == 1:
+            return ast.Subscript(source, index)
         if self.tape.rank(found.source) == 2:
             return ast.Call(ast.Attribute(ast.Name("F"), "embedding"), [index, source], [])
         return _method(source, "index_select", _number(0), index)

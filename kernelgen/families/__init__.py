@@ -16,6 +16,8 @@ from kernelgen.families import calls, lanes, npu, plane_schedules, planes, reduc
 from kernelgen.families import family as declared
 from kernelgen.families.access import layout
 from kernelgen.families.attention import NAME as ATTENTION
+from kernelgen.families.attention_backward import NAME as ATTENTION_BACKWARD
+from kernelgen.families.attention_backward.lowering import keeps_keys
 from kernelgen.families.convolution import schedules as convolution_schedules
 from kernelgen.families.convolution.lowering import ConvolutionBody
 from kernelgen.families.dtypes import ITEMSIZE
@@ -121,7 +123,10 @@ def _chosen(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> OnePlan
     parts. Torch's attention is written out where one kernel then computes it, with the searches that bound its keys,
     and stays a call otherwise. Raises UnsupportedError where none do."""
     graph = without_ones(graph)
-    tried = [with_products(with_searches(graph)), with_products(graph, attention=False)]
+    searched = with_products(with_searches(graph))
+    if keeps_keys(searched):
+        searched = with_products(with_searches(graph, turned=True))
+    tried = [searched, with_products(graph, attention=False)]
     wanted = sum(node.op == CALL and is_attention(node) for node in graph.nodes)
     wanted = wanted or any(is_search(graph, node) for node in graph.nodes)
     for products in tried if wanted else tried[1:]:
@@ -130,7 +135,10 @@ def _chosen(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> OnePlan
                 plan = _lowered(spec, products, notes)
             except UnsupportedError:  # the products stay calls of torch's
                 continue
-            if products is not tried[0] or sum(k.family == ATTENTION for k in plan.kernels) >= wanted:
+            if (
+                products is not tried[0]
+                or sum(k.family in (ATTENTION, ATTENTION_BACKWARD) for k in plan.kernels) >= wanted
+            ):
                 return plan
     return _lowered(spec, graph, notes)
 

@@ -8,7 +8,7 @@ condition hides elements and leaves no block out.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kernelgen.families.values import Space, Use, Value
@@ -97,7 +97,7 @@ def mask_of(
     reader = _Reader(values, space, rows, keys, by_row=by_row)
     bounds: list[Bound] = []
     opaque = []
-    for condition in conditions:
+    for condition in (part for c in conditions for part in reader.parts(c)):
         found = reader.bounds(condition.value, condition.holds)
         bounds += found or ()
         opaque += [condition] if found is None else []
@@ -116,6 +116,16 @@ class _Reader:
         self.values = values
         self.row, self.key = (counted(space, axes) if axes else None for axes in (rows, keys))
         self.rows, self.moving = frozenset(rows), frozenset(keys if by_row else (*rows, *keys))
+
+    def parts(self, condition: Condition) -> Iterator[Condition]:
+        """The conditions that one comes to that holds where several do: some may be bounds where others are not."""
+        value = self.values[condition.value]
+        if value.op not in ("and", "or") or (value.op == "and") is not condition.holds:
+            yield condition
+            return
+        for arg in value.args:
+            if isinstance(arg, Use):
+                yield from self.parts(replace(condition, value=arg.value))
 
     def bounds(self, i: int, holds: bool) -> tuple[Bound, ...] | None:
         """The bounds that a value is true under, all together; None where it says something else."""

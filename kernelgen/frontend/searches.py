@@ -27,8 +27,9 @@ def is_search(graph: Graph, node: Node) -> bool:
     return _searched(graph, node) is not None
 
 
-def with_searches(graph: Graph) -> Graph:
-    """The graph with such calls as nodes `search`, and what says that two of them are equal as two comparisons."""
+def with_searches(graph: Graph, *, turned: bool = False) -> Graph:
+    """The graph with such calls as nodes `search`, and what says that two of them are equal as two comparisons: of the
+    columns with what the rows find, or `turned`."""
     b = Builder()
     moved: dict[int, int] = {}
     for i, node in enumerate(graph.nodes):
@@ -42,7 +43,7 @@ def with_searches(graph: Graph) -> Graph:
         elif (counted_from_0 := _never_from_the_end(b, node.op, args)) is not None:
             moved[i] = counted_from_0.node
             continue
-        elif node.op == "eq" and (within := _within(b, args)) is not None:
+        elif node.op == "eq" and (within := _within(b, args, turned)) is not None:
             b.nodes[within.node] = replace(b.node(within), name=node.name)
         else:
             b.nodes.append(replace(node, args=args))
@@ -78,30 +79,30 @@ def _never_from_the_end(b: Builder, op: str, args: tuple[object, ...]) -> Ref | 
     return args[2] if is_negative.op == "lt" and is_negative.args == (args[2], 0) and _viewed(b, args[2]) else None
 
 
-def _within(b: Builder, args: tuple[object, ...]) -> Ref | None:
-    """That two searches find the same, as where the keys begin and end."""
+def _within(b: Builder, args: tuple[object, ...], turned: bool) -> Ref | None:
+    """That two searches find the same, as where the keys, or `turned` the queries, begin and end."""
     sides = [_viewed(b, a) for a in args if isinstance(a, Ref)]
     if len(sides) != 2 or None in sides:
         return None
-    (own, row), (other, key) = sorted((s for s in sides if s), key=lambda s: bool(b.node(s[0]).shape[-1:] != ((),)))
-    ends, counted = row.args[1], row.attrs
-    if b.node(own).shape[-1:] != ((),) or b.node(other).shape[-1:] == ((),) or key.attrs != counted:
+    one, two = sorted((s for s in sides if s), key=lambda s: bool(b.node(s[0]).shape[-1:] != ((),)))
+    if b.node(one[0]).shape[-1:] != ((),) or b.node(two[0]).shape[-1:] == ((),) or one[1].attrs != two[1].attrs:
         return None
-    key_ends = key.args[1]
+    (own, kept), (other, walked) = (two, one) if turned else (one, two)
+    ends, counted, other_ends = kept.args[1], kept.attrs, walked.args[1]
     assert isinstance(ends, Ref)
-    assert isinstance(key_ends, Ref)
-    size = b.node(key_ends).shape
+    assert isinstance(other_ends, Ref)
+    size = b.node(other_ends).shape
     if b.node(ends).shape != size:
         return None
-    places = _as_viewed(b, other, key)
-    part, one = ix.value(0), ix.number(1)
+    places = _as_viewed(b, other, walked)
+    part = ix.value(0)
     shape = b.node(own).shape
-    begun = ix.Condition(part, ">=", one)
-    first = b.index(key_ends, shape, (ix.minus(part, one),), (begun,), 0, (own,))
+    begun = ix.Condition(part, ">=", ix.number(1))
+    first = b.index(other_ends, shape, (ix.minus(part, ix.number(1)),), (begun,), 0, (own,))
     ended = ix.Condition(part, "<", ix.size(size[0]))
-    last = b.index(key_ends, shape, (part,), (ended,), _ENDLESS, (own,))
-    b.rename(first, "key_start")
-    b.rename(last, "key_end")
+    last = b.index(other_ends, shape, (part,), (ended,), _ENDLESS, (own,))
+    b.rename(first, "query_start" if turned else "key_start")
+    b.rename(last, "query_end" if turned else "key_end")
     after, before = ("ge", "lt") if counted == ("le",) else ("gt", "le")
     seen = broadcast(b.node(places).shape, shape)
     for op, end in ((after, first), (before, last)):  # of int64 and int32, which a kernel compares as they are

@@ -13,11 +13,14 @@ import pytest
 import torch
 from references import DEVICE, load, plan_of, sample
 
-from kernelgen import families, render
+from kernelgen import families, frontend, render
+from kernelgen.backward import backward
 from kernelgen.families.kernel import body_of
 from kernelgen.judge.interpreter import as_on_a_gpu
+from kernelgen.judge.oracle import as_tuple
 from kernelgen.plan import KernelPlan, Schedule, TableRow
 from kernelgen.spec import parse_spec
+from kernelgen.spec.model import OperatorSpec
 
 PACKED = {"q": "T 2 D", "k": "U 2 D", "v": "U 2 E", "cu_q": "P: int32", "cu_k": "P: int32"}
 ALONE = {"q": "T 2 D", "k": "T 2 D", "v": "T 2 E", "cu": "P: int32"}
@@ -112,6 +115,53 @@ def test_a_tile_of_one_sequence_reads_no_other_keys(name: str) -> None:
         out = op(*given[: len(FORMS[name][1])])
         assert bool(out[16:48].isfinite().all()), schedule
         assert bool(out[:16].isnan().all()), schedule
+
+
+def derived(name: str) -> list[tuple[OperatorSpec, Callable[..., Any]]]:
+    """The forward that saves and the gradients of a form, in small blocks."""
+    lines, inputs, _ = FORMS[name]
+    spec = sample(lines, inputs, {"out": "T 2 E"}).spec()
+    found = []
+    for part in backward(spec, frontend.trace(spec)[0]).parts:
+        plan = plan_of(part.spec)
+        assert isinstance(plan, KernelPlan), [k.family for k in plan.kernels]
+        schedule = plan.table[-1].schedule.replace(BLOCK_M=16, BLOCK_N=16)
+        text = render.triton_source(plan.with_table((TableRow((), schedule),)))
+        found.append((part.spec, getattr(load(text), part.spec.name)))
+    return found
+
+
+def run(parts: list[tuple[OperatorSpec, Callable[..., Any]]], known: dict[str, Any]) -> dict[str, Any]:
+    for spec, kernel in parts:
+        results = as_tuple(kernel(*(known[t.name] for t in spec.inputs)))
+        known = known | dict(zip((o.name for o in spec.outputs), results, strict=True))
+    return known
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_gradients_of_sequences_of_any_lengths(name: str) -> None:
+    parts = derived(name)
+    for lengths in LENGTHS[:5]:
+        given = tensors(name, lengths)
+        leaves = [x.double().requires_grad_() for x in given[:3]]
+        grad = torch.randn(len(given[0]), 2, 40, generator=torch.Generator().manual_seed(4)).to(DEVICE)
+        exact = one_by_one(*leaves, *given[3:], causal=FORMS[name][2])
+        right = torch.autograd.grad(exact, leaves, grad.double(), materialize_grads=True)
+        got = run(parts, dict(zip(FORMS[name][1], given, strict=False)) | {"grad_out": grad})
+        for tensor, ref in zip("qkv", right, strict=True):
+            off = (got[f"grad_{tensor}"].double() - ref.nan_to_num(0.0)).abs().max()
+            assert float(off) <= 2e-5, (tensor, lengths)
+
+
+def test_gradients_of_one_sequence_read_no_other() -> None:
+    """Neither keys nor queries; of a causal form, whose queries know where keys end by what they find themselves."""
+    parts, given = derived("causal"), tensors("causal", ((16, 32, 16), (16, 32, 16)))
+    known = dict(zip(PACKED, given, strict=True)) | {"grad_out": torch.ones(64, 2, 40, device=DEVICE)}
+    for name in ("q", "k", "v", "grad_out"):
+        known[name][:16], known[name][48:] = torch.nan, torch.nan
+    got = run(parts, known)
+    assert all(bool(got[f"grad_{tensor}"][16:48].isfinite().all()) for tensor in "qkv")
+    assert all(bool(got[f"grad_{tensor}"][:16].isnan().all()) for tensor in "qkv")
 
 
 def test_a_search_for_something_else_stays_torchs() -> None:

@@ -106,7 +106,7 @@ def _inner(graph: Graph) -> list[int]:
 
 def body(spec: OperatorSpec, graph: Graph) -> GradientBody:
     """Raises Unlowerable where one kernel cannot compute the graph."""
-    graph = unturned(in_memory_order(repeats_as_views(graph)))
+    graph = _prepared(graph)
     roles = _chain(graph)
     lowering = _GradientLowering(spec, graph, roles)
     stored = []
@@ -203,6 +203,30 @@ def _chain(graph: Graph) -> _Chain:
         "shared": tuple(a for c in batch if c in over for a in of_scores[c]),
     }  # fmt: skip
     return replace(found, extents=extents, entries=entries, kept=kept)
+
+
+def keeps_keys(graph: Graph) -> bool:
+    """Whether programs would have tiles of keys, and walk over the queries."""
+    try:
+        return takes(graph) and _chain(_prepared(graph)).kept == "n"
+    except Unlowerable:
+        return False
+
+
+def _prepared(graph: Graph) -> Graph:
+    return _scored_first(unturned(in_memory_order(repeats_as_views(graph))))
+
+
+def _scored_first(graph: Graph) -> Graph:
+    """The graph with what is computed of the scores as the first factor of what gives gradients."""
+    after, nodes = _after(graph, _inner(graph)), []
+    for node in graph.nodes:
+        scored = [isinstance(a, Ref) and a.node in after for a in node.args]
+        if node.op == DOT and scored == [False, True]:
+            one, other, result = labels(node)
+            node = replace(node, args=node.args[::-1], equation=f"{other},{one}->{result}")
+        nodes.append(node)
+    return replace(graph, nodes=tuple(nodes))
 
 
 def _after(graph: Graph, products: Iterable[int]) -> set[int]:
