@@ -318,7 +318,9 @@ def _reference(spec: OperatorSpec) -> str:
 
 
 def _spaced(source: str) -> str:
-    """A module with two blank lines before every function but the first, as ruff format leaves it."""
+    """A module with two blank lines before every function but the first, and parameters that are too many for a line on
+    one of their own, as ruff format leaves it."""
+    source = re.sub(rf"^(?=.{{{LINE + 1},}}$)(def \w+\()(.*)(\):)$", r"\1\n    \2\n\3", source, flags=re.MULTILINE)
     lines = source.rstrip("\n").split("\n")
     for function in ast.parse(source).body[:0:-1]:
         start = function.lineno - 1

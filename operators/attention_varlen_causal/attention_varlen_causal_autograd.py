@@ -42,7 +42,9 @@ def _(
     return out, lse
 
 
-@torch.library.custom_op("kernelgen::attention_varlen_causal_gradients", mutates_args=())
+@torch.library.custom_op(
+    "kernelgen::attention_varlen_causal_gradients", mutates_args=()
+)
 def attention_varlen_causal_gradients(
     grad_out: torch.Tensor,
     q: torch.Tensor,

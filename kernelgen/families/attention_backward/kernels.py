@@ -169,8 +169,11 @@ class Walk:
         first: ir.Expr = ir.Number(0)
         if lower:
             seen = self.bounds.greatest([self.bounds.limit(limit, last=False) for limit in lower])
-            found.append(ir.Let(("first",), scalar("mul", scalar("int_div", seen, block), block)))
             first = ir.Name("first")
+            if any(t.of_row for limit in lower for t in limit.terms):
+                found.append(ir.Let(("first",), seen))
+                seen = first
+            found.append(ir.Let(("first",), scalar("mul", scalar("int_div", seen, block), block)))
         said = self._said()
         if self.mask.opaque or (lower and upper):
             loops = [self._loop(first, end, hides=True, ends=True, comment=said)]

@@ -135,10 +135,8 @@ def attention_varlen_backward_kernel(
     )
     grad_q = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     end = min(tl.max(tl.where(row_mask, key_end, 0), axis=0), N)
-    first = max(
-        tl.min(tl.where(row_mask, key_start, N), axis=0),
-        0,
-    ) // BLOCK_N * BLOCK_N
+    first = max(tl.min(tl.where(row_mask, key_start, N), axis=0), 0)
+    first = first // BLOCK_N * BLOCK_N
     # scores = torch.einsum('xaz,yaz->axy', q, k).float() * scale
     for start in range(first, end, BLOCK_N):
         keys = (start + tl.arange(0, BLOCK_N)).to(tl.int64)

@@ -122,10 +122,8 @@ def attention_varlen_backward_k_v_kernel(
     grad_k = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     grad_v = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     end = min(tl.max(tl.where(key_mask, query_end, 0), axis=0), M)
-    first = max(
-        tl.min(tl.where(key_mask, query_start, M), axis=0),
-        0,
-    ) // BLOCK_M * BLOCK_M
+    first = max(tl.min(tl.where(key_mask, query_start, M), axis=0), 0)
+    first = first // BLOCK_M * BLOCK_M
     # scores = torch.einsum('xaz,yaz->axy', q, k).float() * scale
     for start in range(first, end, BLOCK_M):
         rows = (start + tl.arange(0, BLOCK_M)).to(tl.int64)

@@ -164,10 +164,8 @@ def attention_varlen_causal_backward_kernel(
         tl.max(tl.where(row_mask, rows + index - cu_seqlens_q + 1, 0), axis=0),
         min(tl.max(tl.where(row_mask, key_end, 0), axis=0), N),
     )
-    first = max(
-        tl.min(tl.where(row_mask, key_start, N), axis=0),
-        0,
-    ) // BLOCK_N * BLOCK_N
+    first = max(tl.min(tl.where(row_mask, key_start, N), axis=0), 0)
+    first = first // BLOCK_N * BLOCK_N
     # product = (q_heads @ k.transpose(-3, -2).reshape(8, 1, k.shape[0], q.shape[2]).mT).float()
     for start in range(first, end, BLOCK_N):
         keys = (start + tl.arange(0, BLOCK_N)).to(tl.int64)

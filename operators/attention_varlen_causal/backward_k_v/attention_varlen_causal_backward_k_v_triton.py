@@ -131,10 +131,8 @@ def attention_varlen_causal_backward_k_v_kernel(
     grad_k = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     grad_v = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     end = min(tl.max(tl.where(key_mask, query_end, 0), axis=0), M)
-    first = max(
-        tl.min(tl.where(key_mask, query_start, M), axis=0),
-        0,
-    ) // BLOCK_M * BLOCK_M
+    first = max(tl.min(tl.where(key_mask, query_start, M), axis=0), 0)
+    first = first // BLOCK_M * BLOCK_M
     for shared in range(SHARED):
         # product = (q_heads @ k.transpose(-3, -2).reshape(8, 1, k.shape[0], q.shape[2]).mT).float()
         for start in range(first, end, BLOCK_M):
