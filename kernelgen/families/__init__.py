@@ -17,7 +17,7 @@ from kernelgen.families import family as declared
 from kernelgen.families.access import layout
 from kernelgen.families.attention import NAME as ATTENTION
 from kernelgen.families.attention_backward import NAME as ATTENTION_BACKWARD
-from kernelgen.families.attention_backward.lowering import keeps_keys
+from kernelgen.families.attention_backward.lowering import searched
 from kernelgen.families.convolution import schedules as convolution_schedules
 from kernelgen.families.convolution.lowering import ConvolutionBody
 from kernelgen.families.dtypes import ITEMSIZE
@@ -37,7 +37,7 @@ from kernelgen.frontend.attention import is_attention
 from kernelgen.frontend.graph import CALL, SCANS, SELECTIONS, Graph
 from kernelgen.frontend.indices import Expr, leaves
 from kernelgen.frontend.products import with_products
-from kernelgen.frontend.searches import is_search, with_searches
+from kernelgen.frontend.searches import is_search
 from kernelgen.plan import (
     Alternative,
     Chip,
@@ -123,10 +123,7 @@ def _chosen(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> OnePlan
     parts. Torch's attention is written out where one kernel then computes it, with the searches that bound its keys,
     and stays a call otherwise. Raises UnsupportedError where none do."""
     graph = without_ones(graph)
-    searched = with_products(with_searches(graph))
-    if keeps_keys(searched):
-        searched = with_products(with_searches(graph, turned=True))
-    tried = [searched, with_products(graph, attention=False)]
+    tried = [searched(graph), with_products(graph, attention=False)]
     wanted = sum(node.op == CALL and is_attention(node) for node in graph.nodes)
     wanted = wanted or any(is_search(graph, node) for node in graph.nodes)
     for products in tried if wanted else tried[1:]:

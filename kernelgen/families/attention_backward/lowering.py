@@ -25,7 +25,8 @@ from kernelgen.families.stages import in_memory_order, reshaped
 from kernelgen.families.values import Index, Lowered, Space, Stored, Unlowerable, Use, Value
 from kernelgen.frontend.attention import repeats_as_views
 from kernelgen.frontend.graph import DOT, Atom, Dim, Graph, Node, Ref, canonical
-from kernelgen.frontend.products import unturned
+from kernelgen.frontend.products import unturned, with_products
+from kernelgen.frontend.searches import with_searches
 from kernelgen.spec.model import OperatorSpec
 
 
@@ -205,12 +206,15 @@ def _chain(graph: Graph) -> _Chain:
     return replace(found, extents=extents, entries=entries, kept=kept)
 
 
-def keeps_keys(graph: Graph) -> bool:
-    """Whether programs would have tiles of keys, and walk over the queries."""
+def searched(graph: Graph) -> Graph:
+    """The graph with its products and searches: those of keys, where programs have tiles of keys and walk over the
+    queries, and else those of queries."""
+    found = with_products(with_searches(graph))
     try:
-        return takes(graph) and _chain(_prepared(graph)).kept == "n"
+        keeps_keys = takes(found) and _chain(_prepared(found)).kept == "n"
     except Unlowerable:
-        return False
+        return found
+    return with_products(with_searches(graph, turned=True)) if keeps_keys else found
 
 
 def _prepared(graph: Graph) -> Graph:
