@@ -41,14 +41,14 @@ def test_they_are_arguments_of_the_function_and_of_the_kernel() -> None:
     assert "    lr,\n    decay,\n" in text
     assert "lr_ptr" not in text
     assert "1.0 - lr * decay" in text
-    assert "check_inputs(x)" in text
+    assert "check_inputs(x, lr, decay)" in text
 
 
 @pytest.mark.parametrize(
     "lines",
     [
         "return x * 2 if eps > 0 else x",
-        "return F.layer_norm(x, (x.shape[1],), None, None, eps)",
+        "return F.batch_norm(x, None, None, training=True, eps=eps)",
         "return F.leaky_relu(x, eps)",
     ],
 )
