@@ -20,6 +20,9 @@ from kernelgen.spec.model import Case
 MARGIN = 0.01
 """A case is called slower or faster where its whole 95 % interval is beyond this."""
 
+SAME = "the same text"
+"""Why an operator that was not run is unchanged."""
+
 Verdict = Literal["wrong", "slower", "faster", "unchanged", "not comparable"]
 BAD = ("wrong", "slower")
 MOVED: tuple[Verdict, Verdict] = ("slower", "faster")
@@ -63,7 +66,7 @@ def examine(change: Change, start: Start, margin: float = MARGIN) -> Finding:
     if not change.same_interface:
         return Finding(name, "not comparable", "its interface changed")
     if change.old == change.new:
-        return Finding(name, "unchanged", "the same text")
+        return Finding(name, "unchanged", SAME)
     with start(change) as evaluator:
         verified = evaluator.verify(_candidate(change, change.new))
         if verified.status is not Status.OK:
@@ -132,7 +135,11 @@ def markdown(findings: Sequence[Finding], against: str, device: str) -> str:
     state = "passed" if passed(findings) else "failed"
     lines = [f"## kernelgen gate {state}: {counts or 'nothing to compare'}", "", f"Against {against}, on {device}.", ""]
     lines += ["| operator | verdict | |", "|---|---|---|"]
-    lines += [f"| {one.operator} | {one.verdict} | {_cell(one.why)} |" for one in ranked]
+    same = [one for one in ranked if one.why == SAME]
+    shown = [one for one in ranked if one.why != SAME] if len(same) > 1 else ranked
+    lines += [f"| {one.operator} | {one.verdict} | {_cell(one.why)} |" for one in shown]
+    if len(shown) < len(ranked):
+        lines.append(f"| {len(same)} operators | unchanged | {SAME} |")
     rows = [
         f"| {one.operator} | {_cell(t.case)} | {t.against_us:.2f} | {t.time_us:.2f} | {t.interval or ''} |"
         for one in ranked

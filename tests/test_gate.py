@@ -137,6 +137,15 @@ def test_the_summary_and_junit_name_everything() -> None:
     assert [case.get("name") for case in suite if case.find("failure") is not None] == ["toy", "odd|<name>"]
 
 
+def test_what_was_not_run_is_one_line() -> None:
+    same = [Finding(f"op{n}", "unchanged", gate.SAME) for n in range(3)]
+    text = gate.markdown([*same, found(timed(lambda: 0.9))], "main", "H200")
+    assert "1 slower, 3 unchanged" in text
+    assert "| 3 operators | unchanged | the same text |" in text
+    assert "| op0 |" not in text
+    assert "| op0 | unchanged | the same text |" in gate.markdown(same[:1], "main", "H200")
+
+
 SPEC = """\
 name: {name}
 summary: A toy.

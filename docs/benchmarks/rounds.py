@@ -24,7 +24,10 @@ import tarfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent.parent
+from tuner import round_seconds
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT))
 JOURNALS = Path("docs/benchmarks/journals")
 MAIN = "import sys; from kernelgen.cli.app import main; sys.exit(main())"
 ENDING_S = 30.0
@@ -60,6 +63,15 @@ def play(name: str, rounds: int, seconds: float) -> int:
         return run.wait()
 
 
+def came_to(name: str) -> str:
+    """What the newest run left: how long its rounds took, and how long the log is."""
+    runs = sorted((ROOT / "logs" / name).glob("*/journal.jsonl"))
+    took = ", ".join(f"{seconds:.0f}" for seconds in round_seconds(runs[-1].parent)) if runs else "none"
+    log, kept = ROOT / "operators" / name / "optimization_log.md", list((ROOT / JOURNALS / name).glob("*.jsonl.gz"))
+    lines = len(log.read_text("utf-8").splitlines()) if log.is_file() else 0
+    return f"; seconds of the baseline and each round: {took}; log of {lines} lines, {len(kept)} journals kept"
+
+
 def pack(into: Path, names: list[str]) -> Path:
     """Kernels, logs and journals of operators, as they lie in the checkout."""
     into.mkdir(parents=True, exist_ok=True)
@@ -86,8 +98,7 @@ def main() -> None:
         began = time.monotonic()
         code = play(name, given.rounds, end - began)
         played.append(name)
-        kept = len(list((ROOT / JOURNALS / name).glob("*.jsonl.gz")))
-        print(f"{name}: exit {code}, {time.monotonic() - began:.0f} s; {kept} journals kept", flush=True)
+        print(f"{name}: exit {code}, {time.monotonic() - began:.0f} s{came_to(name)}", flush=True)
         if given.into is not None:  # after each: whatever ends this process leaves what there is
             print(f"{len(played)} operators in {pack(given.into, played)}", flush=True)
 

@@ -62,7 +62,8 @@ def gate(
         except KernelgenError as error:  # one that cannot be read does not keep the others from being judged
             found = judging.Finding(name, "wrong", str(error).partition("\n")[0])
         findings.append(found)
-        note(f"{name}: {found.verdict}: {found.why}")
+        if found.why != judging.SAME:
+            note(f"{name}: {found.verdict}: {found.why}")
     text = judging.markdown(findings, against, here.describe()["device"])
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(summary).open("a", encoding="utf-8") as file:
