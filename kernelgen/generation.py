@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 
 DEFINITION = "definition.md"
+_MOST_GUARDS = 8
+"""Conditions of a trace that are settled one after the other, each of which costs another trace."""
 
 Made = tuple[OperatorSpec, Plan, dict[str, str]]
 """An operator or a part of its backward, its plan, and its files by name."""
@@ -143,7 +145,7 @@ def plan_of(spec: OperatorSpec, root: Path, chip: Chip | None = None, *, derived
 def lowered(spec: OperatorSpec, *, derived: bool = False) -> LoweredPlan:
     """The plan of a spec with its first schedules. Where the trace holds for some sizes alone, these become a
     constraint or have kernels of their own, as the listed shapes say."""
-    while True:
+    for _ in range(_MOST_GUARDS):
         try:
             return _lowered(spec, derived=derived)
         except GuardError as guard:
@@ -151,6 +153,7 @@ def lowered(spec: OperatorSpec, *, derived: bool = False) -> LoweredPlan:
             if settled is None:
                 raise
             spec = settled
+    return _lowered(spec, derived=derived)
 
 
 def _lowered(spec: OperatorSpec, *, derived: bool) -> LoweredPlan:

@@ -183,7 +183,10 @@ def _text_that_is_taken(
         if time.process_time() - began > TRIED_S or len(written.text) > TRIED_CHARACTERS:
             return first or (text, shapes, [])
         refusal = _refusal(text, name)
-        while isinstance(refusal, GuardError) and (kept := _on_one_side(text, name, shapes, refusal.condition)):
+        while isinstance(refusal, GuardError) and time.process_time() - began <= TRIED_S:
+            kept = _on_one_side(text, name, shapes, refusal.condition)
+            if kept is None:
+                break
             shapes = kept
             text = _spec(loaded, written, shapes, name, dtypes, cases)
             refusal = _refusal(text, name)
