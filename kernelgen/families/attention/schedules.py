@@ -148,6 +148,7 @@ def starts(body: AttentionBody) -> tuple[Schedule, ...]:
     """One for every way to bring tiles, the most likely first."""
     larger = {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 2}
     found = {name: (_DEFAULTS[name], _DEFAULTS[name].replace(**larger)) for name in (TILES, BOXES)}
+    found[SPLIT] = (_SPLIT, _SPLIT.replace(SPLITS=32))  # for many heads of a batch, and for few
     return tuple(s for v in variants(body) for s in found.get(v, (_DEFAULTS[v],)))
 
 
