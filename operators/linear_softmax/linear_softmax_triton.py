@@ -44,7 +44,43 @@ def _tile_of(number, tiles_m, tiles_n, GROUP_M: tl.constexpr):
 
 
 @triton.jit
-def linear_softmax_kernel(
+def linear_softmax_after_kernel(
+    parts_ptr,
+    out_ptr,
+    M,
+    N,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    GROUP_M: tl.constexpr,
+):
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
+    first_row = tile_m * BLOCK_M
+    rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
+    row_mask = rows < M
+    first_col = tile_n * BLOCK_N
+    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
+    col_mask = cols < N
+    logits = tl.load(
+        parts_ptr + rows[:, None] * N + cols[None, :],
+        mask=row_mask[:, None] & col_mask[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    # return torch.softmax(logits, dim=-1)
+    row_max = _nan_max(tl.where(col_mask[None, :], logits, float("-inf")), axis=1)
+    numerator = _exp(logits - row_max[:, None])
+    denominator = tl.sum(tl.where(col_mask[None, :], numerator, 0.0), axis=1)
+    out = numerator / denominator[:, None]
+    tl.store(
+        out_ptr + rows[:, None] * N + cols[None, :],
+        out,
+        mask=row_mask[:, None] & col_mask[None, :],
+    )
+
+
+@triton.jit
+def linear_softmax_boxes_kernel(
     x_desc,
     weight_desc,
     bias_ptr,
@@ -58,32 +94,36 @@ def linear_softmax_kernel(
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
     PRECISION: tl.constexpr,
+    NUM_PROGRAMS: tl.constexpr,
 ):
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
-    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
-    first_row = tile_m * BLOCK_M
-    first_col = tile_n * BLOCK_N
-    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
-    col_mask = cols < N
-    product = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    # logits = F.linear(x, weight, bias)
-    for start in range(0, K, BLOCK_K):
-        x = x_desc.load([first_row, start])
-        weight = weight_desc.load([first_col, start]).T
-        product = tl.dot(x, weight, product, input_precision=PRECISION)
-    bias = tl.load(
-        bias_ptr + cols * stride_bias_n,
-        mask=col_mask,
-        other=0.0,
-    ).to(tl.float32)
-    logits = product + bias[None, :]
-    # return torch.softmax(logits, dim=-1)
-    row_max = _nan_max(tl.where(col_mask[None, :], logits, float("-inf")), axis=1)
-    numerator = _exp(logits - row_max[:, None])
-    denominator = tl.sum(tl.where(col_mask[None, :], numerator, 0.0), axis=1)
-    out = numerator / denominator[:, None]
-    out_desc.store([first_row, first_col], out.to(out_desc.dtype))
+    num_tiles = tiles_m * tiles_n
+    # as many programs as run at once, each with one tile after the other
+    for tile in tl.range(tl.program_id(0), num_tiles, NUM_PROGRAMS, flatten=True):
+        tile_m, tile_n = _tile_of(tile, tiles_m, tiles_n, GROUP_M)
+        first_row = tile_m * BLOCK_M
+        first_col = tile_n * BLOCK_N
+        cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
+        col_mask = cols < N
+        product = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        # logits = F.linear(x, weight, bias)
+        for start in range(0, K, BLOCK_K):
+            x = x_desc.load([first_row, start])
+            weight = weight_desc.load([first_col, start]).T
+            product = tl.dot(x, weight, product, input_precision=PRECISION)
+        bias = tl.load(
+            bias_ptr + cols * stride_bias_n,
+            mask=col_mask,
+            other=0.0,
+        ).to(tl.float32)
+        logits = product + bias[None, :]
+        # return torch.softmax(logits, dim=-1)
+        row_max = _nan_max(tl.where(col_mask[None, :], logits, float("-inf")), axis=1)
+        numerator = _exp(logits - row_max[:, None])
+        denominator = tl.sum(tl.where(col_mask[None, :], numerator, 0.0), axis=1)
+        out = numerator / denominator[:, None]
+        out_desc.store([first_row, first_col], out.to(out_desc.dtype))
 
 
 @triton.jit
@@ -151,53 +191,6 @@ def linear_softmax_tiles_kernel(
     )
 
 
-@triton.jit
-def linear_softmax_persistent_kernel(
-    x_desc,
-    weight_desc,
-    bias_ptr,
-    out_desc,
-    M,
-    N,
-    K,
-    stride_bias_n,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    PRECISION: tl.constexpr,
-    NUM_PROGRAMS: tl.constexpr,
-):
-    tiles_m = tl.cdiv(M, BLOCK_M)
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    num_tiles = tiles_m * tiles_n
-    # as many programs as run at once, each with one tile after the other
-    for tile in tl.range(tl.program_id(0), num_tiles, NUM_PROGRAMS, flatten=True):
-        tile_m, tile_n = _tile_of(tile, tiles_m, tiles_n, GROUP_M)
-        first_row = tile_m * BLOCK_M
-        first_col = tile_n * BLOCK_N
-        cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
-        col_mask = cols < N
-        product = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-        # logits = F.linear(x, weight, bias)
-        for start in range(0, K, BLOCK_K):
-            x = x_desc.load([first_row, start])
-            weight = weight_desc.load([first_col, start]).T
-            product = tl.dot(x, weight, product, input_precision=PRECISION)
-        bias = tl.load(
-            bias_ptr + cols * stride_bias_n,
-            mask=col_mask,
-            other=0.0,
-        ).to(tl.float32)
-        logits = product + bias[None, :]
-        # return torch.softmax(logits, dim=-1)
-        row_max = _nan_max(tl.where(col_mask[None, :], logits, float("-inf")), axis=1)
-        numerator = _exp(logits - row_max[:, None])
-        denominator = tl.sum(tl.where(col_mask[None, :], numerator, 0.0), axis=1)
-        out = numerator / denominator[:, None]
-        out_desc.store([first_row, first_col], out.to(out_desc.dtype))
-
-
 def cdiv(a: int, b: int) -> int:
     """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
     return -(-a // b)
@@ -242,23 +235,11 @@ def fit_descriptors(*tensors: torch.Tensor) -> bool:
 # The most rows and bytes of an element that a line serves (None: any), its kernel, and
 # how to launch it.
 SCHEDULES = (
-    (
-        8448,
-        2,
-        linear_softmax_kernel,
-        {
-            "BLOCK_K": 64,
-            "BLOCK_M": 64,
-            "BLOCK_N": 256,
-            "GROUP_M": 8,
-            "num_stages": 4,
-            "num_warps": 4,
-        },
-    ),
+    (8448, 2, torch.addmm, {}),
     (
         None,
         2,
-        linear_softmax_persistent_kernel,
+        linear_softmax_boxes_kernel,
         {
             "BLOCK_K": 64,
             "BLOCK_M": 128,
@@ -361,35 +342,22 @@ def linear_softmax(
     x_view = x if x.ndim == 2 else x.reshape(M, K)
     kernel, options = pick_schedule(M, x.element_size())
     fits = fit_descriptors(x_view, weight, out.view(M, N))
-    if not fits and kernel in (linear_softmax_kernel, linear_softmax_persistent_kernel):
+    if not fits and kernel is linear_softmax_boxes_kernel:
         kernel = linear_softmax_tiles_kernel  # no boxes in memory
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
-        if kernel is linear_softmax_kernel:
-            tiles_m = cdiv(M, options["BLOCK_M"])
-            tiles_n = cdiv(N, options["BLOCK_N"])
-            x_desc = TensorDescriptor.from_tensor(
-                x_view, [options["BLOCK_M"], options["BLOCK_K"]]
-            )
-            weight_desc = TensorDescriptor.from_tensor(
-                weight, [options["BLOCK_N"], options["BLOCK_K"]]
-            )
-            out_desc = TensorDescriptor.from_tensor(
-                out.view(M, N), [options["BLOCK_M"], options["BLOCK_N"]]
-            )
-            grid = (tiles_m * tiles_n,)
-            kernel[grid](
-                x_desc,
-                weight_desc,
-                bias,
-                out_desc,
+        if kernel is torch.addmm:
+            parts = torch.addmm(bias.detach(), x_view.detach(), weight.detach().mT)
+            grid = (cdiv(M, 16) * cdiv(N, 256),)
+            linear_softmax_after_kernel[grid](
+                parts,
+                out,
                 M,
                 N,
-                K,
-                bias.stride(0),
-                PRECISION=precision(),
-                **options,
+                BLOCK_M=16,
+                BLOCK_N=256,
+                GROUP_M=1,
             )
-        elif kernel is linear_softmax_persistent_kernel:
+        elif kernel is linear_softmax_boxes_kernel:
             tiles_m = cdiv(M, options["BLOCK_M"])
             tiles_n = cdiv(N, options["BLOCK_N"])
             x_desc = TensorDescriptor.from_tensor(

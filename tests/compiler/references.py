@@ -19,7 +19,6 @@ from kernelgen import families, frontend, judge, render
 from kernelgen.families.kernel import body_of
 from kernelgen.families.matmul.kernels import reduces
 from kernelgen.families.matmul.lowering import ProductBody
-from kernelgen.families.matmul.schedules import columns
 from kernelgen.families.matmul.writer import multiplies_float8
 from kernelgen.plan import Plan, Schedule, TableRow
 from kernelgen.spec.model import Constraint, OperatorSpec, Place, Size, TensorSpec
@@ -97,8 +96,7 @@ def schedules(plan: Plan) -> list[Schedule]:
     small = {"BLOCK_SIZE": 64, "BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 16, "SPLITS": 2}
     body = body_of(plan)
     if isinstance(body, ProductBody):
-        whole = columns(body) if reduces(body) else 0
-        small |= {"BLOCK_M": 16, "BLOCK_N": max(16, 1 << (whole - 1).bit_length()), "GROUP_M": 2}
+        small |= {"BLOCK_M": 16, "BLOCK_N": body.width if reduces(body) else 16, "GROUP_M": 2}
         small |= {"BLOCK_K": 32 if multiplies_float8(body) else 16}
         small |= {"BLOCK_D": 2, "BLOCK_H": 2, "BLOCK_W": 4}
     found = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 from kernelgen.families.convolution.kernels import ConvolutionWriter, own_tile, programs
 from kernelgen.families.convolution.lowering import ConvolutionBody
 from kernelgen.families.matmul.kernels import reduces
-from kernelgen.families.matmul.schedules import columns
 from kernelgen.families.values import Stored, Use, axes_of
 from kernelgen.plan import Schedule
 from kernelgen.spec.constraints import facts_of
@@ -106,7 +105,7 @@ def _after(
         *own_tile(body, ir.Apply("cdiv", (ir.Name("M"), ir.Name("BLOCK_M")), ())), *writer.pixel_numbers(),
         *writer.numbers(body.extent("n"), n, "tile_n"), ir.Let((carry.text,), loaded), *writer.stores(),
     ))  # fmt: skip
-    width = max(16, 1 << (columns(body) - 1).bit_length()) if reduces(body) else _BLOCK
+    width = body.width if reduces(body) else _BLOCK
     rows = max(1, _SUMS // width) if reduces(body) else _BLOCK
     arguments = [ir.Argument(f"{result}_ptr", "pointer", result), *writer.arguments(inside)]
     arguments += [ir.Argument(stride, "number", f"{result}.stride({stride.rpartition('_')[2]})") for _, stride in terms]

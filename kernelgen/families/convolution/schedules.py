@@ -13,7 +13,7 @@ from kernelgen.families.convolution.phases import phases_of
 from kernelgen.families.family import Kernels, Table, Variant
 from kernelgen.families.forms import PRINTED
 from kernelgen.families.matmul.kernels import reduces
-from kernelgen.families.matmul.schedules import SHARED_BYTES, columns
+from kernelgen.families.matmul.schedules import SHARED_BYTES
 from kernelgen.plan import Parameter, Schedule, table_row
 from kernelgen.spec.model import Size
 
@@ -101,7 +101,7 @@ def first_table(body: ConvolutionBody) -> Table:
     of 64 output channels half of its tile was empty.
     """
     if reduces(body):
-        width = max(16, 1 << (columns(body) - 1).bit_length())
+        width = body.width
         tile = _GATHER.replace(BLOCK_N=width, BLOCK_M=64, num_warps=8, BLOCK_K=32 if width > 128 else 64, num_stages=2)
         return (table_row(tile, itemsize=2), table_row(tile.replace(BLOCK_K=32)))
     known: list[Size] = [body.lowered.space.axes[a] for a in body.run("channels").axes] if _has_channels(body) else [1]

@@ -413,11 +413,12 @@ def joined(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str)
     loop = ir.For("part", ir.Number(0), ir.Name("SPLITS"), ir.Number(1), tuple(added))
     writer.all_finished()
     summed: tuple[ir.Stmt, ...] = (*writer.begun((m, n)), loop)
-    return _of_sums(writer, schedule, name, summed, (("SPLITS", 'options["SPLITS"]'),))
+    tile = ('options["BLOCK_M"]', 'options["BLOCK_N"]') if reduces(body) else _JOIN
+    return _of_sums(writer, schedule, name, summed, tile, (("SPLITS", 'options["SPLITS"]'),))
 
 
 def after(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str) -> ir.Kernel:
-    """What follows what torch's function computed, of each product."""
+    """What follows what torch's function computed, of each product; where it reduces rows, of some whole rows."""
     writer = Writer(spec, body, tiled_by_blocks(body))
     m, n = writer.tiled.result
     lets = []
@@ -427,14 +428,15 @@ def after(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str) 
         loaded = ir.Load(_parts(writer, dot, several=False), writer.mask((m, n)))
         lets.append(ir.Let((computed.text,), ir.Cast(loaded, "float32")))
         writer.finished(computed, value)
-    return _of_sums(writer, schedule, name, tuple(lets))
+    tile = (str(max(1, _SUMS // body.width)), str(body.width)) if reduces(body) else _JOIN
+    return _of_sums(writer, schedule, name, tuple(lets), tile)
 
 
 def _of_sums(
-    writer: Writer, schedule: Schedule, name: str, summed: tuple[ir.Stmt, ...],
+    writer: Writer, schedule: Schedule, name: str, summed: tuple[ir.Stmt, ...], tile_of: tuple[str, str],
     more: tuple[tuple[str, str], ...] = (),
 ) -> ir.Kernel:  # fmt: skip
-    """A kernel over tiles of a product that others have left in memory."""
+    """A kernel over tiles of a product that others have left in memory, of so many rows and columns."""
     body = writer.body
     m, n = writer.tiled.result
     own, tile = own_tile(body, _TILES, ir.Program(0))
@@ -442,12 +444,14 @@ def _of_sums(
         *_tiles_counted(body), *own, _grouped(tile), *writer.numbers(body.extent("m"), m, "tile_m"),
         *writer.numbers(body.extent("n"), n, "tile_n"), *summed, *writer.stores(),
     ))  # fmt: skip
-    rows, columns = ('options["BLOCK_M"]', 'options["BLOCK_N"]') if reduces(body) else (_JOIN_ROWS, _JOIN_COLUMNS)
+    rows, columns = tile_of
     constexprs = (("BLOCK_M", rows), ("BLOCK_N", columns), ("GROUP_M", "1"), *more)
     tiles = f"cdiv(M, {rows}) * cdiv(N, {columns})"
     arguments = (*_passed(writer), *writer.arguments(inside))
     return ir.Kernel(name, schedule, arguments, constexprs, inside, (grid_of(body, tiles),))
 
 
-_JOIN_ROWS, _JOIN_COLUMNS = "4", "256"
+_JOIN = ("4", "256")
 """The tile of the kernel that adds parts: a few rows, for there are few."""
+_SUMS = 4096
+"""Elements of a tile of whole rows: 32 for each of 128 threads."""

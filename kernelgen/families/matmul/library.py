@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from kernelgen.families.matmul.kernels import after, has_reductions, left_by
+from kernelgen.families.matmul.kernels import after, left_by
 from kernelgen.families.matmul.lowering import UNSCALED, ProductBody
 from kernelgen.families.matmul.writer import Writer, extents_of, tiled_by_blocks
 from kernelgen.families.values import Use
@@ -62,7 +62,7 @@ def library(spec: OperatorSpec, body: ProductBody) -> Library | None:
         return None
     by_load = {a.load: a for a in body.layout.accesses}
     factors = {*body.firsts, *body.seconds}
-    if not factors <= by_load.keys() or not body.extent("m").runs or has_reductions(body):
+    if not factors <= by_load.keys() or not body.extent("m").runs or body.in_parts:
         return None
     batch = ["batch"] * len(body.extent("batch").runs)
     single = all(len(e.runs) == 1 for e in body.layout.extents if e.runs and e.name != "batch")

@@ -148,6 +148,12 @@ class ProductBody(Body):
         return value.args[2].value if value.attr == IN_GROUPS and isinstance(value.args[2], Use) else None
 
     @property
+    def width(self) -> int:
+        """The power of two that holds a row, where its columns are a number."""
+        sizes = [self.lowered.space.axes[a] for a in self.extent("n").axes]
+        return max(16, 1 << (prod(size for size in sizes if isinstance(size, int)) - 1).bit_length())
+
+    @property
     def firsts(self) -> tuple[int, ...]:
         """The factors with rows, each once."""
         return tuple(dict.fromkeys(self.factors_of(dot)[0] for dot in self.dots))

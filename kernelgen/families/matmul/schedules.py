@@ -158,13 +158,13 @@ def _first_table(body: ProductBody) -> Table:
     if own == (VECTOR,):
         return (table_row(_VECTOR),)
     if reduces(body):
-        width = _whole(body)
+        width = body.width
         rows = 64 if width >= 256 else 128
         whole = _TILES.replace(BLOCK_M=rows, BLOCK_N=width, num_warps=8 if width >= 128 else 4)
         wide = whole.replace(BLOCK_K=32, num_stages=2)
         if BOXES not in own:
             return (table_row(whole, itemsize=2), table_row(wide))
-        few = _fitting(body, _BOXES.replace(BLOCK_M=64, BLOCK_N=width, num_warps=4 if width <= 256 else 8))
+        few = _LIBRARY if body.library else _few_whole(body)
         many = _fitting(body, _PERSISTENT.replace(BLOCK_M=64 if width > 256 else 128, BLOCK_N=width))
         first = () if few == many else (table_row(few, M=_EVERY_SM, itemsize=2),)
         return (*first, table_row(many, itemsize=2), table_row(wide))
@@ -175,6 +175,11 @@ def _first_table(body: ProductBody) -> Table:
     table = _boxes_table(body) if BOXES in own else _pointers_table(body)
     is_written = body.written and {WRITTEN, LIBRARY} & set(own) and _computes_weights(body)
     return _written_beyond(body, table) if is_written else table
+
+
+def _few_whole(body: ProductBody) -> Schedule:
+    """Whole rows of which there are few: 0.87 of the speed of torch's product and a kernel that reduces."""
+    return _fitting(body, _BOXES.replace(BLOCK_M=64, BLOCK_N=body.width, num_warps=4 if body.width <= 256 else 8))
 
 
 def _computes_weights(body: ProductBody) -> bool:
@@ -357,22 +362,18 @@ def starts(body: ProductBody) -> tuple[Schedule, ...]:
     """One for every way to spread the work, the most likely first."""
     own = variants(body)
     if reduces(body):
-        return tuple(row.schedule for row in first_table(body))
+        more = ([_few_whole(body)] if body.boxed else []) + ([_LIBRARY] if body.library else [])
+        return tuple(dict.fromkeys([*(row.schedule for row in first_table(body)), *more]))
     found: dict[str, tuple[Schedule, ...]] = {BOXES: (_fitting(body, _PERSISTENT), _BOXES, _BOXES.replace(BLOCK_N=128))}
     found |= {WRITTEN: tuple(replace(s, variant=WRITTEN) for s in found[BOXES])}
     found |= {SPLIT: (_SPLIT, _SPLIT.replace(BLOCK_M=64, swap=False))}
     return tuple(dict.fromkeys(_fitted(body, s) for v in own for s in found.get(v, (_DEFAULTS[v],))))
 
 
-def _whole(body: ProductBody) -> int:
-    """The power of two that holds a row."""
-    return max(16, 1 << (columns(body) - 1).bit_length())
-
-
 def _is_held(body: ProductBody) -> bool:
     """Whether a tile may hold rows whole."""
     return all(isinstance(body.lowered.space.axes[a], int) for a in body.extent("n").axes) and (
-        columns(body) <= LONGEST_ROW
+        body.width <= LONGEST_ROW
     )
 
 
@@ -388,16 +389,6 @@ def in_parts(body: ProductBody) -> bool:
     if not may_be_parts(body):
         check_rows(body)
     return has_reductions(body) and not _is_held(body)
-
-
-def columns(body: ProductBody) -> int:
-    """The columns of a product whose rows are reduced, which are a number."""
-    total = 1
-    for a in body.extent("n").axes:
-        size = body.lowered.space.axes[a]
-        assert isinstance(size, int)
-        total *= size
-    return total
 
 
 def every(kernels: Kernels) -> tuple[Variant, ...]:
