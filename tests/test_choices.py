@@ -280,3 +280,15 @@ def test_the_eps_of_a_norm_may_be_a_number_that_a_call_gives(norm: str) -> None:
     spec = parse_spec(f"{text}reference: |\n  def op(x, eps=0.1):\n      return F.{norm}\n")
     printed = render.triton_source(generation.lowered(spec))
     assert re.search(r"tl\.rsqrt\([^)]* \+ eps\)", printed)
+
+
+def test_what_a_way_refuses_it_refuses_in_the_name_of_the_operator(tmp_path: Path) -> None:
+    out = "(x if weight is None else x * weight).cumsum(0)"
+    text = NORM.replace(
+        "return out if bias is None else out + bias", f"out = {out}\n      return out - out.amax(-1, True)"
+    )
+    printed = render.triton_source(generation.plan_of(parse_spec(text.replace("shape: [..., D]", "shape: [M, D]")
+        .replace("...: [3]", "M: 3").replace("...: [64]", "M: 64")), tmp_path))  # fmt: skip
+    assert "norm: needs x.shape[1] >= 1" in printed
+    assert "norm: at most" in printed
+    assert re.search(r"norm_\w+: (needs|at most)", printed) is None

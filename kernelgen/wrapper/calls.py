@@ -3,6 +3,7 @@ in their order."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from kernelgen.families.calls import joined
@@ -78,10 +79,11 @@ def sequence(plan: StepsPlan | ChoicesPlan) -> Sequence:
         if isinstance(one.plan, StepsPlan):
             taken = {f"compute_{joined([o.name for o in k.spec.outputs])}" for k in one.plan.kernels}
             more, body = _steps(one.plan, taken, suffix)
-            bodies.append(replace(body, function=_function(one)))
+            filled = _in_name_of(plan.spec, one.plan.spec, body.filled)
+            bodies.append(replace(body, function=_function(one), filled=filled))
         else:
             more = (_group(one.plan, _function(one), f"{suffix}SCHEDULES"),)
-        groups += tuple(replace(g, file=_in_name_of(plan.spec, g)) for g in more)
+        groups += tuple(replace(g, file=_refusing_as(plan.spec, g)) for g in more)
     return _sequence(plan, groups, (*bodies, _dispatch(plan)))
 
 
@@ -92,14 +94,19 @@ def _sequence(plan: StepsPlan | ChoicesPlan, groups: tuple[Group, ...], bodies: 
     return Sequence(groups, bodies, with_called(used), functions, imports, guard(plan.spec))
 
 
-def _in_name_of(spec: OperatorSpec, group: Group) -> FileText:
+def _refusing_as(spec: OperatorSpec, group: Group) -> FileText:
     """What a function refuses, it refuses in the name of the operator."""
-    large, filled = group.file.too_large, group.file.filled
+    file = group.file
+    large = _in_name_of(spec, group.spec, [Check(*file.too_large)]) if file.too_large else ()
     return replace(
-        group.file,
-        too_large=large and (large[0], large[1].replace(f"{group.spec.name}: ", f"{spec.name}: ")),
-        filled=tuple(Check(c.condition, c.message.replace(f"{group.spec.name}: ", f"{spec.name}: ")) for c in filled),
+        file,
+        too_large=(large[0].condition, large[0].message) if large else None,
+        filled=_in_name_of(spec, group.spec, file.filled),
     )
+
+
+def _in_name_of(spec: OperatorSpec, part: OperatorSpec, checks: Iterable[Check]) -> tuple[Check, ...]:
+    return tuple(replace(c, message=c.message.replace(f"{part.name}: ", f"{spec.name}: ", 1)) for c in checks)
 
 
 def _dispatch(plan: ChoicesPlan) -> Body:
