@@ -206,3 +206,47 @@ def test_more_sizes_than_a_dozen_are_traced(tmp_path: Path) -> None:
     spec = parse_spec(process.imported(tmp_path / "op.py", None, None).text)
     assert len({size for t in spec.inputs for size in t.shape}) == 20
     assert len(frontend.trace(spec)[0].nodes) > 10
+
+
+@pytest.mark.parametrize(
+    ("body", "given"),
+    [
+        ("F.embedding(i, x)", ["(4, 6)", "places"]),
+        ("F.mse_loss(x, i, reduction='sum')", ["(4, 6)", "(4, 6)"]),
+        ("F.cross_entropy(x, i, reduction='sum', label_smoothing=0.1)", ["(2, 6)", "places"]),
+        ("x.max(-1)", ["(4, 6)"]),
+        ("x[:, [0, 2]] * torch.arange(2)", ["(4, 6)"]),
+        ("x.view(torch.int32)", ["(4, 6)"]),
+    ],
+)
+def test_what_is_written_for_an_operation_is_what_torch_takes(body: str, given: list[str], tmp_path: Path) -> None:
+    """Operations whose function takes its arguments otherwise, makes several results or reads lists of places."""
+    arguments = ["torch.randint(0, 4, (2,))" if g == "places" else f"torch.randn{g}" for g in given]
+    text = "\n".join([
+        "import torch", "import torch.nn.functional as F", "", "", f"def f({', '.join('xi'[: len(given)])}):",
+        "    assert x.ndim > 0", f"    return {body}", "", "", f"example_inputs = ({', '.join(arguments)},)", "",
+    ])  # fmt: skip
+    file = tmp_path / "f.py"
+    file.write_text(text)
+    made = process.imported(file, None, None)  # holds what it has written against the file's own calls
+    assert "from a trace" in made.notes[0]
+    parse_spec(made.text, "f.yaml")
+
+
+def test_a_cache_that_is_written_to_at_places_is_written_to_in_the_reference(tmp_path: Path) -> None:
+    file = tmp_path / "f.py"
+    file.write_text(
+        "import torch\n\n\ndef append(cache, key, places):\n    assert places.shape[0] == key.shape[1]\n"
+        "    out = cache.clone()\n    out[:, places] = key\n    return out\n\n\n"
+        "example_inputs = (torch.zeros(2, 9, 4), torch.randn(2, 3, 4), torch.arange(3))\n"
+    )
+    assert "[:, places] = key" in process.imported(file, None, None).text
+
+
+def test_the_class_that_no_other_uses_is_the_module(tmp_path: Path) -> None:
+    file = tmp_path / "f.py"
+    text = (
+        FILE.replace("{made}", BLOCKS).replace("{body}", WALK).replace("{inputs}", "8, 16").replace("{arguments}", "16")
+    )
+    file.write_text(text.replace("Model", "Net"))
+    assert "class Net" in process.imported(file, None, None).text

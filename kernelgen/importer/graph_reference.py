@@ -20,11 +20,13 @@ from kernelgen.importer.operations import (
     constant,
     expression,
     indexable,
+    indexed,
     is_size,
     is_whole,
     merged,
     plain_name,
     target_noun,
+    written,
 )  # fmt: skip
 from kernelgen.importer.rewrite import Input, Rewritten, Scalar, is_literal, literal_of
 from kernelgen.importer.traced import STATISTICS, Traced
@@ -98,8 +100,12 @@ class _Writer:
                     node, f"a dropout of {node.args[5]} between the layers of {name} in training draws by torch's own "
                     "state: import the module in evaluation (.eval()) or with dropout=0"
                 )  # fmt: skip
-            elif name in _SAME or is_whole(node):
+            elif (
+                name in _SAME or is_whole(node) or (name == "to" and self._real(node.args[0]) in self.traced.constants)
+            ):
                 self.same[node] = node.args[0]
+            elif _is_as_it_was(node):
+                self.same[node] = node.args[0].args[0][node.args[1]]
             elif name in ("randn", "rand") and not _is_size_like(node):
                 self.drawn.append(node)
             elif name in _DRAWN:
@@ -280,7 +286,7 @@ class _Writer:
             name = texts[i].split(" ")[0]
             if is_size(order[i]) and not any(re.search(rf"\b{name}\b", text) for text in texts[i + 1 :]):
                 del texts[i]
-        if self.dtype and any(re.search(rf"\b{self.dtype}\b", text) for text in texts):
+        if self.dtype and any(re.search(rf"\b{self.dtype}\b(?!=)", text) for text in texts):
             texts.insert(0, f"{self.dtype} = {self._of_dtype()}.dtype")
         return [line for text in texts for line in _wrapped(text, 4)]
 
@@ -420,8 +426,10 @@ class _Writer:
         target = self._operand(node.args[0]).text
         if name == "copy":
             return Text(f"{target}.copy_({self._operand(node.args[1]).text})")
-        rest = [self._operand(value).text for value in node.args[1:]]
-        rest += [f"{key}={self._operand(value).text}" for key, value in node.kwargs.items()]
+        if name == "index_put" and not argument(node, 3, "accumulate", False):
+            return Text(f"{indexed(node, self._operand).text} = {self._operand(node.args[2]).text}")
+        rest = [written(value, self._operand) for value in node.args[1:]]
+        rest += [f"{key}={written(value, self._operand)}" for key, value in node.kwargs.items()]
         return Text(f"{target}.{name}_({', '.join(rest)})")
 
     def _mistake(self, node: Any, message: str) -> Exception:
@@ -467,6 +475,13 @@ def _seen_through(node: Any) -> Any:
     schema = getattr(node.target, "_schema", None)
     aliases = schema is not None and schema.arguments and schema.arguments[0].alias_info is not None
     return node.args[0] if aliases and node.args and hasattr(node.args[0], "op") else None
+
+
+def _is_as_it_was(node: Any) -> bool:
+    """Whether a node is one of several tensors that were broadcast, which losses do, and had that shape before."""
+    if "getitem" not in str(node.target) or plain_name(node.args[0]) != "broadcast_tensors":
+        return False
+    return bool(node.args[0].args[0][node.args[1]].meta["val"].shape == node.meta["val"].shape)
 
 
 def _is_several(node: Any) -> bool:

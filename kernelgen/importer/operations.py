@@ -59,8 +59,14 @@ _METHODS = frozenset(
 _STARRED = frozenset(["view", "reshape", "permute", "expand", "repeat"])
 """Methods whose sizes stand without brackets around them."""
 
-_UNDER_TORCH = frozenset(["sigmoid", "tanh", "unfold", "normalize", "bilinear"])
+_UNDER_TORCH = frozenset(["sigmoid", "tanh", "unfold", "normalize", "bilinear", "embedding_bag"])
 """What torch.nn.functional has too, and better under torch or not as the operation that is traced."""
+
+_CALLED = {"cross_entropy_loss": "cross_entropy", "nll_loss_nd": "nll_loss"}
+"""Operations that have another name in torch.nn.functional."""
+
+_REDUCTIONS = ("none", "mean", "sum")
+"""What the functions of torch.nn.functional call the reductions that operations number."""
 
 INDEXING = ("aten.select.int", "aten.slice.Tensor", "aten.unsqueeze.default")
 
@@ -133,12 +139,14 @@ def _call(node: Any, name: str, operand: Operand) -> Text:
         else:
             by_place = False
             name_of = "input" if parameter.name == "self" else parameter.name
+            value = _REDUCTIONS[value] if name_of == "reduction" else value
             keywords[name_of] = written(value, operand, parameter.N)
     if name in _METHODS and node.target._schema.arguments[0].name == "self":
         receiver = operand(node.args[0]).within(ATOM)
         if name in _STARRED and isinstance(node.args[1], list | tuple):
             positional[1:] = [operand(value).text for value in node.args[1]]
         return Text(call(f"{receiver}.{name}", positional[1:], keywords))
+    name = _CALLED.get(name, name)
     if hasattr(torch.nn.functional, name) and name not in _UNDER_TORCH:
         return Text(call(f"F.{name}", positional, keywords))
     for module, prefix in ((torch, "torch"), (torch.linalg, "torch.linalg"), (torch.special, "torch.special")):
@@ -321,13 +329,21 @@ def _to(node: Any, operand: Operand) -> Text:
     return receiver if dtype is None else Text(f"{receiver.within(ATOM)}.to({constant(dtype)})")
 
 
-def _index(node: Any, operand: Operand) -> Text:
+def indexed(node: Any, operand: Operand) -> Text:
+    """`x[:, places]`, of `index` and `index_put`."""
     entries = [":" if entry is None else operand(entry).text for entry in node.args[1]]
     return Text(f"{operand(node.args[0]).within(ATOM)}[{', '.join(entries)}]")
 
 
+def _embedding(node: Any, operand: Operand) -> Text:
+    """The operation has the table first."""
+    return Text(call("F.embedding", [operand(node.args[1]).text, operand(node.args[0]).text], {}))
+
+
 def _flattened(node: Any, operand: Operand) -> Text:
     """`view` and `reshape`: one size that is no single one of the inputs is what is left, -1."""
+    if not isinstance(node.args[1], list | tuple):  # the same bits as another dtype
+        return Text(f"{operand(node.args[0]).within(ATOM)}.view({constant(node.args[1])})")
     sizes = list(node.args[1])
     computed = [i for i, size in enumerate(sizes) if hasattr(size, "op") and not is_size(size)]
     texts = ["-1" if computed[:1] == [i] and -1 not in sizes else operand(size).text for i, size in enumerate(sizes)]
@@ -355,6 +371,10 @@ def _made(node: Any, operand: Operand) -> Text:
     return Text(call(f"torch.{plain_name(node)}", values, keywords))
 
 
+def _broadcast(node: Any, operand: Operand) -> Text:
+    return Text(call("torch.broadcast_tensors", [operand(v).text for v in node.args[0]], {}))
+
+
 def _einsum(node: Any, operand: Operand) -> Text:
     return Text(call("torch.einsum", [repr(node.args[0]), *(operand(v).text for v in node.args[1])], {}))
 
@@ -362,7 +382,8 @@ def _einsum(node: Any, operand: Operand) -> Text:
 _SPECIAL: dict[str, Callable[[Any, Operand], Text]] = {
     "batch_norm": _batch_norm, "instance_norm": _instance_norm, "layer_norm": _layer_norm, "rms_norm": _layer_norm,
     "rsub": _rsub, "neg": _prefix("-"), "bitwise_not": _prefix("~"), "pow": _pow, "to": _to, "_to_copy": _to,
-    "index": _index, "view": _flattened, "reshape": _flattened, "sym_size": _size, "einsum": _einsum,
+    "index": indexed, "embedding": _embedding, "view": _flattened, "reshape": _flattened, "sym_size": _size,
+    "einsum": _einsum, "broadcast_tensors": _broadcast,
     **dict.fromkeys(RECURRENT, _recurrent),
     **dict.fromkeys(("arange", "zeros", "ones", "full", "eye", "linspace", "randn", "rand", "randint"), _made),
 }  # fmt: skip
@@ -370,4 +391,9 @@ _SPECIAL: dict[str, Callable[[Any, Operand], Text]] = {
 
 def target_noun(node: Any) -> str:
     """A name for a result that has none in the source."""
+    if "getitem" in str(node.target):
+        several, at = node.args
+        schema = getattr(several.target, "_schema", None)
+        named = schema.returns[at].name if schema is not None and at < len(schema.returns) else None
+        return named or f"{target_noun(several)}_{at}"
     return re.sub(r"\d?d?$", "", plain_name(node)).strip("_") or "value"

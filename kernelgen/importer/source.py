@@ -101,12 +101,15 @@ def read(path: Path) -> Source:
 
 
 def module_class(source: Source) -> ast.ClassDef | None:
-    """The class to import: `Model`, or the only class that has a forward. None: the file holds functions."""
+    """The class to import: `Model`, or the only one with a forward that none of the others uses. None: the file holds
+    functions."""
     classes = [node for node in source.tree.body if isinstance(node, ast.ClassDef)]
     with_forward = [node for node in classes if forward_of(node) is not None]
     named = [node for node in with_forward if node.name == "Model"]
-    if named or len(with_forward) == 1:
-        return (named or with_forward)[-1]
+    used = {name for node in with_forward for name in _names(node) if name != node.name}
+    chosen = named[-1:] or [node for node in with_forward if node.name not in used]
+    if len(chosen) == 1:
+        return chosen[0]
     if with_forward:
         names = ", ".join(node.name for node in with_forward)
         raise source.mistake(with_forward[1], f"several classes have a forward ({names}); call the one to import Model")

@@ -237,11 +237,12 @@ def with_state(module: Any, state: dict[str, Any]) -> Iterator[None]:
 def as_traced() -> Iterator[None]:
     """What forward calls, in the form in which a trace can hold it.
 
-    Layer norms go over the shape of their weight: the number that the module keeps would fix it. A number made a tensor
-    keeps its value. A recurrent layer is one operation. What switches gradients off switches nothing: torch.export
-    would put it into a graph of its own.
+    Layer norms go over the shape of their weight: the number that the module keeps would fix it. Numbers made a tensor
+    and lists of places keep their values; what is made without a device is where the inputs are. A recurrent layer is
+    one operation. What switches gradients off switches nothing: torch.export would put it into a graph of its own.
     """
     import torch
+    from torch.overrides import TorchFunctionMode
 
     from kernelgen.frontend.recurrent import Whole
 
@@ -257,7 +258,19 @@ def as_traced() -> Iterator[None]:
     def filled(data: Any, *, dtype: Any = None, device: Any = None, **options: Any) -> Any:
         if type(data) in (int, float, bool):
             return torch.full((), data, dtype=dtype, device=device)
+        if isinstance(data, list | tuple) and (device is None or torch.device(device).type == "meta"):
+            return tensor(data, dtype=dtype, device="cpu", **options).to("meta")
         return tensor(data, dtype=dtype, device=device, **options)
+
+    class Placed(TorchFunctionMode):
+        """With lists of places made tensors as above."""
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is torch.Tensor.__getitem__:
+                several = args[1] if isinstance(args[1], tuple) else (args[1],)
+                several = tuple(filled(i) if _places(i) else i for i in several)
+                return func(args[0], several if isinstance(args[1], tuple) else several[0])
+            return func(*args, **(kwargs or {}))
 
     def nothing(*arguments: Any) -> None:
         return None
@@ -267,9 +280,15 @@ def as_traced() -> Iterator[None]:
         stack.enter_context(mock.patch.object(functional, "rms_norm", over_weight(rms_norm)))
         stack.enter_context(mock.patch.object(torch, "tensor", filled))
         stack.enter_context(Whole())
+        stack.enter_context(Placed())
+        stack.enter_context(torch.device("meta"))
         for switch in (torch.no_grad, torch.enable_grad, torch.inference_mode):
             stack.enter_context(mock.patch.multiple(switch, __enter__=nothing, __exit__=nothing))
         yield
+
+
+def _places(index: Any) -> bool:
+    return isinstance(index, list) and bool(index) and all(type(i) is int for i in index)
 
 
 @contextlib.contextmanager
