@@ -378,11 +378,12 @@ def packed_weight(weight: torch.Tensor, block: int) -> torch.Tensor:
     return (torch.nn.functional.pad(last, (0, beyond)) if beyond else last).flatten(1)
 
 
-# The most input channels and bytes of an element that a line serves (None: any), its
-# kernel, and how to launch it.
+# The most output channels, input channels and bytes of an element that a line serves
+# (None: any), its kernel, and how to launch it.
 SCHEDULES = (
-    (15, None, torch.nn.functional.conv1d, {}),
+    (None, 15, None, torch.nn.functional.conv1d, {}),
     (
+        None,
         None,
         2,
         conv1d_gelu_boxes_kernel,
@@ -397,6 +398,22 @@ SCHEDULES = (
         },
     ),
     (
+        64,
+        None,
+        None,
+        conv1d_gelu_boxes_swap_kernel,
+        {
+            "BLOCK_K": 32,
+            "BLOCK_M": 256,
+            "BLOCK_N": 64,
+            "BLOCK_W": 8,
+            "GROUP_M": 1,
+            "num_stages": 4,
+            "num_warps": 8,
+        },
+    ),
+    (
+        None,
         None,
         None,
         conv1d_gelu_boxes_swap_kernel,
@@ -413,9 +430,11 @@ SCHEDULES = (
 )
 
 
-def pick_schedule(C: int, itemsize: int):
+def pick_schedule(N: int, C: int, itemsize: int):
     """The kernel and the launch options of the first line that serves these sizes."""
-    for max_C, max_itemsize, kernel, options in SCHEDULES:
+    for max_N, max_C, max_itemsize, kernel, options in SCHEDULES:
+        if max_N is not None and N > max_N:
+            continue
         if max_C is not None and C > max_C:
             continue
         if max_itemsize is not None and itemsize > max_itemsize:
@@ -498,7 +517,7 @@ def conv1d_gelu(
             "conv1d_gelu: at most 2**30 pixels, output channels or summed elements, "
             f"got {M}, {N}, {K}"
         )
-    kernel, options = pick_schedule(C, x.element_size())
+    kernel, options = pick_schedule(N, C, x.element_size())
     fits = fit_channels(x, weight)
     if not fits and kernel in (conv1d_gelu_boxes_kernel, conv1d_gelu_boxes_swap_kernel):
         kernel = conv1d_gelu_pointers_kernel  # no boxes in memory

@@ -384,6 +384,22 @@ SCHEDULES = (
         },
     ),
     (
+        64,
+        None,
+        None,
+        conv2d_bias_relu_boxes_kernel,
+        {
+            "BLOCK_H": 8,
+            "BLOCK_K": 32,
+            "BLOCK_M": 256,
+            "BLOCK_N": 64,
+            "BLOCK_W": 8,
+            "GROUP_M": 1,
+            "num_stages": 4,
+            "num_warps": 8,
+        },
+    ),
+    (
         None,
         None,
         None,

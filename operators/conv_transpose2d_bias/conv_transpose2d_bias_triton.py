@@ -411,6 +411,22 @@ SCHEDULES = (
         },
     ),
     (
+        64,
+        None,
+        None,
+        conv_transpose2d_bias_boxes_kernel,
+        {
+            "BLOCK_H": 8,
+            "BLOCK_K": 32,
+            "BLOCK_M": 256,
+            "BLOCK_N": 64,
+            "BLOCK_W": 8,
+            "GROUP_M": 1,
+            "num_stages": 4,
+            "num_warps": 8,
+        },
+    ),
+    (
         None,
         None,
         None,

@@ -542,6 +542,22 @@ OUT_SCHEDULES = (
         },
     ),
     (
+        64,
+        None,
+        None,
+        depthwise_separable_out_boxes_kernel,
+        {
+            "BLOCK_H": 8,
+            "BLOCK_K": 32,
+            "BLOCK_M": 256,
+            "BLOCK_N": 64,
+            "BLOCK_W": 8,
+            "GROUP_M": 1,
+            "num_stages": 4,
+            "num_warps": 8,
+        },
+    ),
+    (
         None,
         None,
         None,

@@ -109,9 +109,12 @@ def first_table(body: ConvolutionBody) -> Table:
     if not boxable(body) or few:
         return (table_row(_LIBRARY),)
     half = _LIBRARY if body.is_library else _BOXES if body.rank == 1 else _SWAPPED
-    narrow = [table_row(half.replace(BLOCK_N=64), N=64, itemsize=2)] if half == _SWAPPED else []
     wide = _LIBRARY if body.is_library and body.rank == 3 else _wide(body)
-    rows = [*narrow, table_row(half, itemsize=2), table_row(wide)] if wide != half else [table_row(half)]
+    kinds = [(half, 2), (wide, None)] if wide != half else [(half, None)]
+    rows = []
+    for own, size in kinds:
+        rows += [table_row(own.replace(BLOCK_N=64), N=64, itemsize=size)] if own.get("swap") else []
+        rows.append(table_row(own, itemsize=size))
     return tuple(rows if few is False or rows[0].schedule == _LIBRARY else [table_row(_LIBRARY, C=FEW_CHANNELS), *rows])
 
 
