@@ -238,7 +238,8 @@ def _branch(plan: KernelPlan, sequence: _Steps, own: Mapping[str, str], given_op
         scratch += _memory(plan, step, own)
         counts += step.counts
         made = launch.launched(_with_boxes(plan, step), own, given_options, chosen=step is first)
-        launches.append(replace(made, before=tuple(calls)))
+        arguments = launch.unpacked(made.arguments, launch.ranks(plan))
+        launches.append(replace(made, arguments=arguments, before=tuple(calls)))
         calls = []
     count = 1 if fits else len(launches)
     return Branch(

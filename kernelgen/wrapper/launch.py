@@ -381,6 +381,33 @@ def launched(kernel: ir.Kernel, own: Mapping[str, str], given: frozenset[str], *
     return Launch(own["kernel"] if chosen else kernel.name, grid_text(kernel, own), tuple(passed))
 
 
+def ranks(plan: KernelPlan) -> dict[str, int]:
+    """How many dimensions the tensors and views of the wrapper have, where that is known."""
+    found = {t.name: len(t.shape) for t in (*plan.spec.inputs, *plan.spec.outputs) if ELLIPSIS not in t.shape}
+    return found | {a.view[0]: len(a.terms) for a in body_of(plan).layout.all() if a.view}
+
+
+def unpacked(arguments: Sequence[str], known: Mapping[str, int]) -> tuple[str, ...]:
+    """The arguments, all strides of a tensor in their order as `*x.stride()`: one call of the host's instead of one for
+    each."""
+    found: list[str] = []
+    for argument in arguments:
+        found.append(argument)
+        name, dot, _ = argument.rpartition(".stride(")
+        count = known.get(name, 0) if dot else 0
+        if count and found[-count:] == [f"{name}.stride({n})" for n in range(count)]:
+            found[-count:] = [f"*{name}.stride()"]
+    return tuple(found)
+
+
+def one_by_one(argument: str, known: Mapping[str, int]) -> tuple[str, ...]:
+    """The strides that `*x.stride()` unpacks; any other argument as it is."""
+    name = argument.removeprefix("*").removesuffix(".stride()")
+    if name not in known or argument != f"*{name}.stride()":
+        return (argument,)
+    return tuple(f"{name}.stride({n})" for n in range(known[name]))
+
+
 def grid_text(kernel: ir.Kernel, own: Mapping[str, str]) -> str:
     """The grid of a launch as a tuple."""
     return with_own(f"({', '.join(kernel.grid)}{',' if len(kernel.grid) == 1 else ''})", own)

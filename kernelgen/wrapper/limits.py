@@ -94,7 +94,6 @@ def _beyond(name: str, bounds: list[tuple[str, str, str]]) -> tuple[str, str]:
     said, got = [f"{limit} {what}" for _, limit, what in bounds], [f"{{{size}}}" for size, _, _ in bounds]
     condition = " or ".join(f"{size} > {limit}" for size, limit, _ in bounds)
     if len({limit for _, limit, _ in bounds}) == 1:
-        condition = f"max({', '.join(size for size, _, _ in bounds)}) > {bounds[0][1]}"
         said = [f"{bounds[0][1]} {bounds[0][2]}", *(what for _, _, what in bounds[1:])]
     return condition, f"{name}: at most {_listed(said)}, got {_listed(got)}"
 

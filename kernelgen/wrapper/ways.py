@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kernelgen.families import family_of
@@ -15,7 +15,7 @@ from kernelgen.tile import ir
 from kernelgen.tile.ways import Apart, merged
 from kernelgen.wrapper.file import file_text, prepared_steps
 from kernelgen.wrapper.flavours import flavours
-from kernelgen.wrapper.launch import Branch, FileText, Launch
+from kernelgen.wrapper.launch import Branch, FileText, Launch, one_by_one
 
 
 def one_file(plan: ChoicesPlan) -> FileText | None:
@@ -103,11 +103,12 @@ def _variables(text: FileText) -> set[str]:
     return {*text.own.values(), *(name for name, _ in assigned)}
 
 
-def _optional(spec: OperatorSpec) -> list[str]:
-    return [t.name for t in spec.inputs if t.optional]
+def _optional(spec: OperatorSpec) -> dict[str, int]:
+    """The inputs that may be left out, each with its number of dimensions."""
+    return {t.name: len(t.shape) for t in spec.inputs if t.optional}
 
 
-def _of_all(text: FileText, own: Sequence[FileText], optional: Collection[str]) -> FileText:
+def _of_all(text: FileText, own: Sequence[FileText], optional: Mapping[str, int]) -> FileText:
     """The text for all ways, where what the wrapper does besides launching is the same in each. Raises Apart."""
     for one in own:
         same = [(t.outputs, t.key, t.too_large, t.returned, t.filled, t.reroute, t.left, t.copies) for t in (text, one)]
@@ -127,7 +128,8 @@ def _of_all(text: FileText, own: Sequence[FileText], optional: Collection[str]) 
         return f"{otherwise} if {name[1]} is None else {expression}" if name else expression
 
     def launch(one: Launch) -> Launch:
-        arguments = tuple(a if a in optional or "=" in a else given(a, "0") for a in one.arguments)
+        single = [a for argument in one.arguments for a in one_by_one(argument, optional)]
+        arguments = tuple(a if a in optional or "=" in a else given(a, "0") for a in single)
         return replace(one, arguments=arguments)
 
     def branch(one: Branch) -> Branch:
