@@ -406,7 +406,7 @@ def adaln_modulate(
     M = x.shape[:2].numel()
     N = x.shape[2]
     S = x.shape[1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"adaln_modulate: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -423,12 +423,9 @@ def adaln_modulate(
                 M,
                 N,
                 S,
-                x_view.stride(0),
-                x_view.stride(1),
-                scale.stride(0),
-                scale.stride(1),
-                shift.stride(0),
-                shift.stride(1),
+                *x_view.stride(),
+                *scale.stride(),
+                *shift.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -440,12 +437,9 @@ def adaln_modulate(
                 out,
                 N,
                 S,
-                x_view.stride(0),
-                x_view.stride(1),
-                scale.stride(0),
-                scale.stride(1),
-                shift.stride(0),
-                shift.stride(1),
+                *x_view.stride(),
+                *scale.stride(),
+                *shift.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -463,8 +457,7 @@ def adaln_modulate(
                 square_sum_parts,
                 M,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 **options,
             )
             adaln_modulate_apply_kernel[(num_tiles,)](
@@ -477,12 +470,9 @@ def adaln_modulate(
                 M,
                 N,
                 S,
-                x_view.stride(0),
-                x_view.stride(1),
-                scale.stride(0),
-                scale.stride(1),
-                shift.stride(0),
-                shift.stride(1),
+                *x_view.stride(),
+                *scale.stride(),
+                *shift.stride(),
                 BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
                 SPLITS=options["SPLITS"],
                 num_warps=options["num_warps"],
@@ -495,12 +485,9 @@ def adaln_modulate(
                 out,
                 N,
                 S,
-                x_view.stride(0),
-                x_view.stride(1),
-                scale.stride(0),
-                scale.stride(1),
-                shift.stride(0),
-                shift.stride(1),
+                *x_view.stride(),
+                *scale.stride(),
+                *shift.stride(),
                 **options,
             )
     return out

@@ -437,7 +437,7 @@ def add_layer_norm(
         return out, total
     N = x.shape[-1]
     M = x.numel() // N
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"add_layer_norm: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -456,12 +456,10 @@ def add_layer_norm(
                 total,
                 M,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
-                residual_view.stride(0),
-                residual_view.stride(1),
-                weight.stride(0),
-                bias.stride(0),
+                *x_view.stride(),
+                *residual_view.stride(),
+                *weight.stride(),
+                *bias.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -474,12 +472,10 @@ def add_layer_norm(
                 out,
                 total,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
-                residual_view.stride(0),
-                residual_view.stride(1),
-                weight.stride(0),
-                bias.stride(0),
+                *x_view.stride(),
+                *residual_view.stride(),
+                *weight.stride(),
+                *bias.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -498,10 +494,8 @@ def add_layer_norm(
                 square_sum_parts,
                 M,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
-                residual_view.stride(0),
-                residual_view.stride(1),
+                *x_view.stride(),
+                *residual_view.stride(),
                 **options,
             )
             add_layer_norm_apply_kernel[(num_tiles,)](
@@ -515,12 +509,10 @@ def add_layer_norm(
                 total,
                 M,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
-                residual_view.stride(0),
-                residual_view.stride(1),
-                weight.stride(0),
-                bias.stride(0),
+                *x_view.stride(),
+                *residual_view.stride(),
+                *weight.stride(),
+                *bias.stride(),
                 BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
                 SPLITS=options["SPLITS"],
                 num_warps=options["num_warps"],
@@ -534,12 +526,10 @@ def add_layer_norm(
                 out,
                 total,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
-                residual_view.stride(0),
-                residual_view.stride(1),
-                weight.stride(0),
-                bias.stride(0),
+                *x_view.stride(),
+                *residual_view.stride(),
+                *weight.stride(),
+                *bias.stride(),
                 **options,
             )
     return out, total

@@ -352,7 +352,7 @@ def add_rms_norm(
         return out
     N = x.shape[-1]
     M = x.numel() // N
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"add_rms_norm: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -367,11 +367,9 @@ def add_rms_norm(
                 weight,
                 out,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
-                residual_view.stride(0),
-                residual_view.stride(1),
-                weight.stride(0),
+                *x_view.stride(),
+                *residual_view.stride(),
+                *weight.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -381,11 +379,9 @@ def add_rms_norm(
                 residual_view,
                 weight,
                 out,
-                x_view.stride(0),
-                x_view.stride(1),
-                residual_view.stride(0),
-                residual_view.stride(1),
-                weight.stride(0),
+                *x_view.stride(),
+                *residual_view.stride(),
+                *weight.stride(),
                 N=N,
                 **options,
             )
@@ -397,11 +393,9 @@ def add_rms_norm(
                 weight,
                 out,
                 M,
-                x_view.stride(0),
-                x_view.stride(1),
-                residual_view.stride(0),
-                residual_view.stride(1),
-                weight.stride(0),
+                *x_view.stride(),
+                *residual_view.stride(),
+                *weight.stride(),
                 N=N,
                 **options,
             )
@@ -412,11 +406,9 @@ def add_rms_norm(
                 weight,
                 out,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
-                residual_view.stride(0),
-                residual_view.stride(1),
-                weight.stride(0),
+                *x_view.stride(),
+                *residual_view.stride(),
+                *weight.stride(),
                 **options,
             )
     return out

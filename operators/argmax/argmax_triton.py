@@ -201,7 +201,7 @@ def argmax(x: torch.Tensor) -> torch.Tensor:
         raise ValueError(f"argmax: needs x.shape[-1] >= 1, got x {tuple(x.shape)}")
     M = x.shape[:-1].numel()
     N = x.shape[-1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(f"argmax: at most 2**30 rows and columns, got {M} and {N}")
     x_view = x if x.ndim == 2 else x.reshape(M, N)
     kernel, options = pick_schedule(N * x.element_size())
@@ -213,8 +213,7 @@ def argmax(x: torch.Tensor) -> torch.Tensor:
                 out,
                 M,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -223,8 +222,7 @@ def argmax(x: torch.Tensor) -> torch.Tensor:
                 x_view,
                 out,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -232,8 +230,7 @@ def argmax(x: torch.Tensor) -> torch.Tensor:
             kernel[(M,)](
                 x_view,
                 out,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 N=N,
                 **options,
             )
@@ -243,8 +240,7 @@ def argmax(x: torch.Tensor) -> torch.Tensor:
                 x_view,
                 out,
                 M,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 N=N,
                 **options,
             )

@@ -139,9 +139,7 @@ def avg_pool2d(x: torch.Tensor) -> torch.Tensor:
             out,
             N,
             OUT_H,
-            x_view.stride(0),
-            x_view.stride(1),
-            x_view.stride(2),
+            *x_view.stride(),
             **options,
         )
     return out

@@ -275,12 +275,11 @@ def batch_norm_eval(
                 out,
                 N,
                 C,
-                x_view.stride(0),
-                x_view.stride(1),
-                mean.stride(0),
-                var.stride(0),
-                weight.stride(0),
-                bias.stride(0),
+                *x_view.stride(),
+                *mean.stride(),
+                *var.stride(),
+                *weight.stride(),
+                *bias.stride(),
                 **options,
             )
         elif kernel is batch_norm_eval_specialize_kernel:

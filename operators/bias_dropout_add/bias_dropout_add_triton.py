@@ -252,11 +252,9 @@ def bias_dropout_add(
                 M,
                 N,
                 D,
-                residual_view.stride(0),
-                residual_view.stride(1),
-                x_view.stride(0),
-                x_view.stride(1),
-                bias.stride(0),
+                *residual_view.stride(),
+                *x_view.stride(),
+                *bias.stride(),
                 **options,
             )
         elif kernel is bias_dropout_add_1d_grid_kernel:
@@ -272,11 +270,9 @@ def bias_dropout_add(
                 M,
                 N,
                 D,
-                residual_view.stride(0),
-                residual_view.stride(1),
-                x_view.stride(0),
-                x_view.stride(1),
-                bias.stride(0),
+                *residual_view.stride(),
+                *x_view.stride(),
+                *bias.stride(),
                 **options,
             )
     return out

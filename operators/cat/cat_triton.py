@@ -167,10 +167,8 @@ def cat(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
                 M,
                 N,
                 A,
-                x_view.stride(0),
-                x_view.stride(1),
-                y_view.stride(0),
-                y_view.stride(1),
+                *x_view.stride(),
+                *y_view.stride(),
                 **options,
             )
         elif kernel is cat_1d_grid_evict_last_loads_kernel:
@@ -184,10 +182,8 @@ def cat(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
                 M,
                 N,
                 A,
-                x_view.stride(0),
-                x_view.stride(1),
-                y_view.stride(0),
-                y_view.stride(1),
+                *x_view.stride(),
+                *y_view.stride(),
                 **options,
             )
     return out

@@ -177,8 +177,7 @@ def causal_mask_fill(scores: torch.Tensor) -> torch.Tensor:
                 out,
                 N,
                 S,
-                scores_view.stride(0),
-                scores_view.stride(1),
+                *scores_view.stride(),
                 **options,
             )
         elif kernel is causal_mask_fill_tile_kernel:
@@ -191,8 +190,7 @@ def causal_mask_fill(scores: torch.Tensor) -> torch.Tensor:
                 M,
                 N,
                 S,
-                scores_view.stride(0),
-                scores_view.stride(1),
+                *scores_view.stride(),
                 **options,
             )
     return out

@@ -112,9 +112,7 @@ def channels_last(x: torch.Tensor) -> torch.Tensor:
             M,
             N,
             HW,
-            x_view.stride(0),
-            x_view.stride(1),
-            x_view.stride(2),
+            *x_view.stride(),
             **options,
         )
     return out

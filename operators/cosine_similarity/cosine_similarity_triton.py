@@ -204,7 +204,7 @@ def cosine_similarity(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return out
     M = x.shape[:-1].numel()
     N = x.shape[-1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"cosine_similarity: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -220,10 +220,8 @@ def cosine_similarity(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
                 out,
                 M,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
-                y_view.stride(0),
-                y_view.stride(1),
+                *x_view.stride(),
+                *y_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -233,10 +231,8 @@ def cosine_similarity(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
                 y_view,
                 out,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
-                y_view.stride(0),
-                y_view.stride(1),
+                *x_view.stride(),
+                *y_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -245,10 +241,8 @@ def cosine_similarity(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
                 x_view,
                 y_view,
                 out,
-                x_view.stride(0),
-                x_view.stride(1),
-                y_view.stride(0),
-                y_view.stride(1),
+                *x_view.stride(),
+                *y_view.stride(),
                 N=N,
                 **options,
             )

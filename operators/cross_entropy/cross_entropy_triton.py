@@ -294,7 +294,7 @@ def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     M = logits.shape[0]
     N = logits.shape[1]
     V = logits.shape[1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"cross_entropy: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -313,9 +313,8 @@ def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
                 M,
                 N,
                 V,
-                target.stride(0),
-                logits.stride(0),
-                logits.stride(1),
+                *target.stride(),
+                *logits.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -327,9 +326,8 @@ def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
                 row_counts,
                 N,
                 V,
-                target.stride(0),
-                logits.stride(0),
-                logits.stride(1),
+                *target.stride(),
+                *logits.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -341,9 +339,8 @@ def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
                 row_counts,
                 N,
                 V,
-                target.stride(0),
-                logits.stride(0),
-                logits.stride(1),
+                *target.stride(),
+                *logits.stride(),
                 **options,
             )
         elif kernel is cross_entropy_looped_2_kernel:
@@ -353,9 +350,8 @@ def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
                 row_losses,
                 row_counts,
                 V,
-                target.stride(0),
-                logits.stride(0),
-                logits.stride(1),
+                *target.stride(),
+                *logits.stride(),
                 N=N,
                 **options,
             )

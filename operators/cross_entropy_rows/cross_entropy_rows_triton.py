@@ -214,7 +214,7 @@ def cross_entropy_rows(logits: torch.Tensor, target: torch.Tensor) -> torch.Tens
     M = logits.shape[0]
     N = logits.shape[1]
     V = logits.shape[1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"cross_entropy_rows: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -230,9 +230,8 @@ def cross_entropy_rows(logits: torch.Tensor, target: torch.Tensor) -> torch.Tens
                 M,
                 N,
                 V,
-                target.stride(0),
-                logits.stride(0),
-                logits.stride(1),
+                *target.stride(),
+                *logits.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -243,9 +242,8 @@ def cross_entropy_rows(logits: torch.Tensor, target: torch.Tensor) -> torch.Tens
                 loss,
                 N,
                 V,
-                target.stride(0),
-                logits.stride(0),
-                logits.stride(1),
+                *target.stride(),
+                *logits.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -255,9 +253,8 @@ def cross_entropy_rows(logits: torch.Tensor, target: torch.Tensor) -> torch.Tens
                 target,
                 loss,
                 V,
-                target.stride(0),
-                logits.stride(0),
-                logits.stride(1),
+                *target.stride(),
+                *logits.stride(),
                 N=N,
                 **options,
             )

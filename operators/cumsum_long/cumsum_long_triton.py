@@ -193,7 +193,7 @@ def cumsum_long(x: torch.Tensor) -> torch.Tensor:
         return out
     N = x.shape[-1]
     M = x.numel() // N
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"cumsum_long: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -205,8 +205,7 @@ def cumsum_long(x: torch.Tensor) -> torch.Tensor:
                 x_view,
                 out,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -215,8 +214,7 @@ def cumsum_long(x: torch.Tensor) -> torch.Tensor:
                 x_view,
                 out,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 **options,
             )
         elif kernel is cumsum_long_cooperative_kernel:
@@ -227,8 +225,7 @@ def cumsum_long(x: torch.Tensor) -> torch.Tensor:
                 out,
                 out_words,
                 num_parts,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 N=N,
                 SPLITS=min(max(next_power_of_2(num_parts), 32), 1024),
                 **options,

@@ -132,9 +132,8 @@ def dequantize_fp8_blocks(levels: torch.Tensor, scale: torch.Tensor) -> torch.Te
             out,
             M,
             N,
-            levels_view.stride(0),
-            levels_view.stride(1),
-            scale_view.stride(0),
+            *levels_view.stride(),
+            *scale_view.stride(),
             **options,
         )
     return out

@@ -166,9 +166,8 @@ def dequantize_fp8_rows(levels: torch.Tensor, scale: torch.Tensor) -> torch.Tens
                 out,
                 M,
                 N,
-                levels_view.stride(0),
-                levels_view.stride(1),
-                scale_view.stride(0),
+                *levels_view.stride(),
+                *scale_view.stride(),
                 **options,
             )
         elif kernel is dequantize_fp8_rows_1d_grid_kernel:
@@ -181,9 +180,8 @@ def dequantize_fp8_rows(levels: torch.Tensor, scale: torch.Tensor) -> torch.Tens
                 out,
                 M,
                 N,
-                levels_view.stride(0),
-                levels_view.stride(1),
-                scale_view.stride(0),
+                *levels_view.stride(),
+                *scale_view.stride(),
                 **options,
             )
     return out

@@ -131,9 +131,8 @@ def dequantize_int8_blocks(levels: torch.Tensor, scale: torch.Tensor) -> torch.T
             out,
             M,
             N,
-            levels_view.stride(0),
-            levels_view.stride(1),
-            scale_view.stride(0),
+            *levels_view.stride(),
+            *scale_view.stride(),
             **options,
         )
     return out

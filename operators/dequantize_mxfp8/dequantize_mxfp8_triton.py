@@ -133,9 +133,8 @@ def dequantize_mxfp8(levels: torch.Tensor, exponent: torch.Tensor) -> torch.Tens
             out,
             M,
             N,
-            levels_view.stride(0),
-            levels_view.stride(1),
-            exponent_view.stride(0),
+            *levels_view.stride(),
+            *exponent_view.stride(),
             **options,
         )
     return out

@@ -280,7 +280,7 @@ def dice_loss(logits: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
         return loss
     M = logits.shape[0]
     N = logits.shape[-2:].numel()
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(f"dice_loss: at most 2**30 rows and columns, got {M} and {N}")
     logits_view = logits.reshape(M, N)
     masks_view = masks.reshape(M, N)
@@ -296,10 +296,8 @@ def dice_loss(logits: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
                 row_results,
                 M,
                 N,
-                logits_view.stride(0),
-                logits_view.stride(1),
-                masks_view.stride(0),
-                masks_view.stride(1),
+                *logits_view.stride(),
+                *masks_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -309,10 +307,8 @@ def dice_loss(logits: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
                 masks_view,
                 row_results,
                 N,
-                logits_view.stride(0),
-                logits_view.stride(1),
-                masks_view.stride(0),
-                masks_view.stride(1),
+                *logits_view.stride(),
+                *masks_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -334,10 +330,8 @@ def dice_loss(logits: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
                 row_sum_2_parts,
                 M,
                 N,
-                logits_view.stride(0),
-                logits_view.stride(1),
-                masks_view.stride(0),
-                masks_view.stride(1),
+                *logits_view.stride(),
+                *masks_view.stride(),
                 **options,
             )
             dice_loss_join_kernel[(M,)](

@@ -115,9 +115,8 @@ def embedding(weight: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
             M,
             N,
             V,
-            index_view.stride(0),
-            weight.stride(0),
-            weight.stride(1),
+            *index_view.stride(),
+            *weight.stride(),
             **options,
         )
     return out

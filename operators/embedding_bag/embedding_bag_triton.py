@@ -181,12 +181,9 @@ def embedding_bag(
             N,
             D,
             V,
-            tokens.stride(0),
-            tokens.stride(1),
-            table.stride(0),
-            table.stride(1),
-            weights.stride(0),
-            weights.stride(1),
+            *tokens.stride(),
+            *table.stride(),
+            *weights.stride(),
             **options,
         )
     return out

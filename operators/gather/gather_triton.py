@@ -152,10 +152,8 @@ def gather(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
                 M,
                 N,
                 L,
-                index.stride(0),
-                index.stride(1),
-                x.stride(0),
-                x.stride(1),
+                *index.stride(),
+                *x.stride(),
                 **options,
             )
         elif kernel is gather_elements_kernel:
@@ -167,10 +165,8 @@ def gather(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
                 n_elements,
                 N,
                 L,
-                index.stride(0),
-                index.stride(1),
-                x.stride(0),
-                x.stride(1),
+                *index.stride(),
+                *x.stride(),
                 **options,
             )
     return out

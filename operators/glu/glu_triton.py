@@ -158,8 +158,7 @@ def glu(x: torch.Tensor) -> torch.Tensor:
                 M,
                 N,
                 D,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 **options,
             )
         elif kernel is glu_1d_grid_kernel:
@@ -172,8 +171,7 @@ def glu(x: torch.Tensor) -> torch.Tensor:
                 M,
                 N,
                 D,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 **options,
             )
     return out

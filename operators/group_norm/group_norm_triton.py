@@ -444,7 +444,7 @@ def group_norm(
     N = x.shape[1] // 32 * x.shape[2] * x.shape[3]
     K = x.shape[1] // 32
     HW = x.shape[-2:].numel()
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(f"group_norm: at most 2**30 rows and columns, got {M} and {N}")
     x_view = x.reshape(M, N)
     weight_view = weight.reshape(32, K)
@@ -461,12 +461,9 @@ def group_norm(
                 M,
                 N,
                 HW,
-                x_view.stride(0),
-                x_view.stride(1),
-                weight_view.stride(0),
-                weight_view.stride(1),
-                bias_view.stride(0),
-                bias_view.stride(1),
+                *x_view.stride(),
+                *weight_view.stride(),
+                *bias_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -478,12 +475,9 @@ def group_norm(
                 out,
                 N,
                 HW,
-                x_view.stride(0),
-                x_view.stride(1),
-                weight_view.stride(0),
-                weight_view.stride(1),
-                bias_view.stride(0),
-                bias_view.stride(1),
+                *x_view.stride(),
+                *weight_view.stride(),
+                *bias_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -500,12 +494,9 @@ def group_norm(
                     out,
                     mean_words,
                     num_parts,
-                    x_view.stride(0),
-                    x_view.stride(1),
-                    weight_view.stride(0),
-                    weight_view.stride(1),
-                    bias_view.stride(0),
-                    bias_view.stride(1),
+                    *x_view.stride(),
+                    *weight_view.stride(),
+                    *bias_view.stride(),
                     N=N,
                     HW=HW,
                     SPLITS=max(next_power_of_2(num_parts), 32),
@@ -519,12 +510,9 @@ def group_norm(
                     out,
                     N,
                     HW,
-                    x_view.stride(0),
-                    x_view.stride(1),
-                    weight_view.stride(0),
-                    weight_view.stride(1),
-                    bias_view.stride(0),
-                    bias_view.stride(1),
+                    *x_view.stride(),
+                    *weight_view.stride(),
+                    *bias_view.stride(),
                     BLOCK_SIZE_N=16384,
                     num_warps=8,
                 )

@@ -454,7 +454,7 @@ def group_norm_silu(
     N = x.shape[1] // 32 * x.shape[2] * x.shape[3]
     K = x.shape[1] // 32
     HW = x.shape[-2:].numel()
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"group_norm_silu: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -473,12 +473,9 @@ def group_norm_silu(
                 M,
                 N,
                 HW,
-                x_view.stride(0),
-                x_view.stride(1),
-                weight_view.stride(0),
-                weight_view.stride(1),
-                bias_view.stride(0),
-                bias_view.stride(1),
+                *x_view.stride(),
+                *weight_view.stride(),
+                *bias_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -490,12 +487,9 @@ def group_norm_silu(
                 out,
                 N,
                 HW,
-                x_view.stride(0),
-                x_view.stride(1),
-                weight_view.stride(0),
-                weight_view.stride(1),
-                bias_view.stride(0),
-                bias_view.stride(1),
+                *x_view.stride(),
+                *weight_view.stride(),
+                *bias_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -512,12 +506,9 @@ def group_norm_silu(
                     out,
                     mean_words,
                     num_parts,
-                    x_view.stride(0),
-                    x_view.stride(1),
-                    weight_view.stride(0),
-                    weight_view.stride(1),
-                    bias_view.stride(0),
-                    bias_view.stride(1),
+                    *x_view.stride(),
+                    *weight_view.stride(),
+                    *bias_view.stride(),
                     N=N,
                     HW=HW,
                     SPLITS=max(next_power_of_2(num_parts), 32),
@@ -531,12 +522,9 @@ def group_norm_silu(
                     out,
                     N,
                     HW,
-                    x_view.stride(0),
-                    x_view.stride(1),
-                    weight_view.stride(0),
-                    weight_view.stride(1),
-                    bias_view.stride(0),
-                    bias_view.stride(1),
+                    *x_view.stride(),
+                    *weight_view.stride(),
+                    *bias_view.stride(),
                     BLOCK_SIZE_N=16384,
                     num_warps=8,
                 )

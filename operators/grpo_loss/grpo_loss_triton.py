@@ -535,7 +535,7 @@ def grpo_loss(
         return loss
     M = log_probs.shape[0]
     N = log_probs.shape[1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(f"grpo_loss: at most 2**30 rows and columns, got {M} and {N}")
     per_sequence = torch.empty(M, dtype=torch.float32, device=log_probs.device)
     kernel, options = pick_schedule(N * loss.element_size(), M)
@@ -552,15 +552,11 @@ def grpo_loss(
                 per_sequence,
                 M,
                 N,
-                ref_log_probs.stride(0),
-                ref_log_probs.stride(1),
-                log_probs.stride(0),
-                log_probs.stride(1),
-                old_log_probs.stride(0),
-                old_log_probs.stride(1),
-                advantages.stride(0),
-                mask.stride(0),
-                mask.stride(1),
+                *ref_log_probs.stride(),
+                *log_probs.stride(),
+                *old_log_probs.stride(),
+                *advantages.stride(),
+                *mask.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -573,15 +569,11 @@ def grpo_loss(
                 mask,
                 per_sequence,
                 N,
-                ref_log_probs.stride(0),
-                ref_log_probs.stride(1),
-                log_probs.stride(0),
-                log_probs.stride(1),
-                old_log_probs.stride(0),
-                old_log_probs.stride(1),
-                advantages.stride(0),
-                mask.stride(0),
-                mask.stride(1),
+                *ref_log_probs.stride(),
+                *log_probs.stride(),
+                *old_log_probs.stride(),
+                *advantages.stride(),
+                *mask.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -602,15 +594,11 @@ def grpo_loss(
                 row_sum_2_parts,
                 M,
                 N,
-                ref_log_probs.stride(0),
-                ref_log_probs.stride(1),
-                log_probs.stride(0),
-                log_probs.stride(1),
-                old_log_probs.stride(0),
-                old_log_probs.stride(1),
-                advantages.stride(0),
-                mask.stride(0),
-                mask.stride(1),
+                *ref_log_probs.stride(),
+                *log_probs.stride(),
+                *old_log_probs.stride(),
+                *advantages.stride(),
+                *mask.stride(),
                 **options,
             )
             grpo_loss_join_kernel[(M,)](
@@ -628,15 +616,11 @@ def grpo_loss(
                 advantages,
                 mask,
                 per_sequence,
-                ref_log_probs.stride(0),
-                ref_log_probs.stride(1),
-                log_probs.stride(0),
-                log_probs.stride(1),
-                old_log_probs.stride(0),
-                old_log_probs.stride(1),
-                advantages.stride(0),
-                mask.stride(0),
-                mask.stride(1),
+                *ref_log_probs.stride(),
+                *log_probs.stride(),
+                *old_log_probs.stride(),
+                *advantages.stride(),
+                *mask.stride(),
                 N=N,
                 **options,
             )

@@ -175,7 +175,7 @@ def hinge_loss(prediction: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
                 loss,
                 N,
                 D,
-                label.stride(0),
+                *label.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -190,7 +190,7 @@ def hinge_loss(prediction: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
                 total_parts,
                 N,
                 D,
-                label.stride(0),
+                *label.stride(),
                 **options,
             )
             hinge_loss_join_partials_kernel[(1,)](

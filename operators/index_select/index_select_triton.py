@@ -157,9 +157,8 @@ def index_select(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
                 M,
                 N,
                 L,
-                index.stride(0),
-                x.stride(0),
-                x.stride(1),
+                *index.stride(),
+                *x.stride(),
                 **options,
             )
         elif kernel is index_select_row_tiles_1d_grid_specialize_kernel:
@@ -173,9 +172,8 @@ def index_select(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
                 out,
                 M,
                 L,
-                index.stride(0),
-                x.stride(0),
-                x.stride(1),
+                *index.stride(),
+                *x.stride(),
                 N=N,
                 **options,
             )

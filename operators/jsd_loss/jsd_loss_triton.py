@@ -745,7 +745,7 @@ def compute_row_max_to_denominator_2(
         return row_max, denominator, row_max_2, denominator_2
     M = student.shape[0]
     N = student.shape[1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             "jsd_loss_row_max_to_denominator_2: at most 2**30 rows and columns, got "
             f"{M} and {N}"
@@ -764,10 +764,8 @@ def compute_row_max_to_denominator_2(
             denominator_2,
             M,
             N,
-            student.stride(0),
-            student.stride(1),
-            teacher.stride(0),
-            teacher.stride(1),
+            *student.stride(),
+            *teacher.stride(),
             BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
             **options,
         )
@@ -780,10 +778,8 @@ def compute_row_max_to_denominator_2(
             row_max_2,
             denominator_2,
             N,
-            student.stride(0),
-            student.stride(1),
-            teacher.stride(0),
-            teacher.stride(1),
+            *student.stride(),
+            *teacher.stride(),
             BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
             **options,
         )
@@ -807,10 +803,8 @@ def compute_row_max_to_denominator_2(
             row_max_2_parts,
             M,
             N,
-            student.stride(0),
-            student.stride(1),
-            teacher.stride(0),
-            teacher.stride(1),
+            *student.stride(),
+            *teacher.stride(),
             **options,
         )
         jsd_loss_row_max_to_denominator_2_walk_2_kernel[(M, options["SPLITS"])](
@@ -822,10 +816,8 @@ def compute_row_max_to_denominator_2(
             denominator_2_parts,
             M,
             N,
-            student.stride(0),
-            student.stride(1),
-            teacher.stride(0),
-            teacher.stride(1),
+            *student.stride(),
+            *teacher.stride(),
             **options,
         )
         jsd_loss_row_max_to_denominator_2_join_kernel[(M,)](
@@ -848,10 +840,8 @@ def compute_row_max_to_denominator_2(
             denominator,
             row_max_2,
             denominator_2,
-            student.stride(0),
-            student.stride(1),
-            teacher.stride(0),
-            teacher.stride(1),
+            *student.stride(),
+            *teacher.stride(),
             N=N,
             **options,
         )
@@ -903,8 +893,8 @@ def compute_intermediate_intermediate_2(
         M,
         N,
         V,
-        teacher_view.stride(0),
-        student_view.stride(0),
+        *teacher_view.stride(),
+        *student_view.stride(),
         **options,
     )
     return intermediate, intermediate_2
@@ -924,7 +914,7 @@ def compute_loss(
         return loss
     M = intermediate.shape[0]
     N = intermediate.shape[1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"jsd_loss_loss: at most 2**30 rows and columns, got {M} and {N}"
         )

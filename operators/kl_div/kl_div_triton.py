@@ -324,7 +324,7 @@ def kl_div(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return loss
     M = logits.shape[0]
     N = logits.shape[1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(f"kl_div: at most 2**30 rows and columns, got {M} and {N}")
     row_results = torch.empty(M, dtype=torch.float32, device=logits.device)
     kernel, options = pick_schedule(N * loss.element_size())
@@ -338,10 +338,8 @@ def kl_div(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
                 row_results,
                 M,
                 N,
-                target.stride(0),
-                target.stride(1),
-                logits.stride(0),
-                logits.stride(1),
+                *target.stride(),
+                *logits.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -351,10 +349,8 @@ def kl_div(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
                 target,
                 row_results,
                 N,
-                target.stride(0),
-                target.stride(1),
-                logits.stride(0),
-                logits.stride(1),
+                *target.stride(),
+                *logits.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -363,10 +359,8 @@ def kl_div(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
                 logits,
                 target,
                 row_results,
-                target.stride(0),
-                target.stride(1),
-                logits.stride(0),
-                logits.stride(1),
+                *target.stride(),
+                *logits.stride(),
                 N=N,
                 **options,
             )
@@ -375,10 +369,8 @@ def kl_div(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
                 logits,
                 target,
                 row_results,
-                target.stride(0),
-                target.stride(1),
-                logits.stride(0),
-                logits.stride(1),
+                *target.stride(),
+                *logits.stride(),
                 N=N,
                 **options,
             )

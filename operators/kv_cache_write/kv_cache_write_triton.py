@@ -227,8 +227,7 @@ def compute_out(
         M,
         N,
         N_SIZE,
-        keys.stride(0),
-        keys.stride(1),
+        *keys.stride(),
         **options,
     )
     return cache

@@ -222,7 +222,7 @@ def l2_normalize(x: torch.Tensor) -> torch.Tensor:
         return out
     N = x.shape[-1]
     M = x.numel() // N
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"l2_normalize: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -236,8 +236,7 @@ def l2_normalize(x: torch.Tensor) -> torch.Tensor:
                 out,
                 M,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -246,8 +245,7 @@ def l2_normalize(x: torch.Tensor) -> torch.Tensor:
                 x_view,
                 out,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -257,8 +255,7 @@ def l2_normalize(x: torch.Tensor) -> torch.Tensor:
                 x_view,
                 out,
                 M,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 N=N,
                 **options,
             )
@@ -267,8 +264,7 @@ def l2_normalize(x: torch.Tensor) -> torch.Tensor:
                 x_view,
                 out,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 **options,
             )
     return out

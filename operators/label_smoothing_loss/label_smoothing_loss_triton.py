@@ -368,7 +368,7 @@ def label_smoothing_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Te
     M = logits.shape[0]
     N = logits.shape[1]
     V = logits.shape[1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"label_smoothing_loss: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -385,9 +385,8 @@ def label_smoothing_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Te
                 M,
                 N,
                 V,
-                logits.stride(0),
-                logits.stride(1),
-                labels.stride(0),
+                *logits.stride(),
+                *labels.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -398,9 +397,8 @@ def label_smoothing_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Te
                 row_results,
                 N,
                 V,
-                logits.stride(0),
-                logits.stride(1),
-                labels.stride(0),
+                *logits.stride(),
+                *labels.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -421,8 +419,7 @@ def label_smoothing_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Te
                 row_sum_parts,
                 M,
                 N,
-                logits.stride(0),
-                logits.stride(1),
+                *logits.stride(),
                 **options,
             )
             label_smoothing_loss_join_kernel[(M,)](
@@ -435,9 +432,8 @@ def label_smoothing_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Te
                 M,
                 N,
                 V,
-                logits.stride(0),
-                logits.stride(1),
-                labels.stride(0),
+                *logits.stride(),
+                *labels.stride(),
                 SPLITS=options["SPLITS"],
             )
         elif kernel is label_smoothing_loss_looped_kernel:
@@ -446,9 +442,8 @@ def label_smoothing_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Te
                 labels,
                 row_results,
                 V,
-                logits.stride(0),
-                logits.stride(1),
-                labels.stride(0),
+                *logits.stride(),
+                *labels.stride(),
                 N=N,
                 **options,
             )

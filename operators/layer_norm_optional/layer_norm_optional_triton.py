@@ -424,7 +424,7 @@ def layer_norm_optional(
         return out
     N = x.shape[-1]
     M = x.numel() // N
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"layer_norm_optional: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -441,8 +441,7 @@ def layer_norm_optional(
                 out,
                 M,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 0 if weight is None else weight.stride(0),
                 0 if bias is None else bias.stride(0),
                 HAS_WEIGHT=weight is not None,
@@ -458,8 +457,7 @@ def layer_norm_optional(
                 eps,
                 out,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 0 if weight is None else weight.stride(0),
                 0 if bias is None else bias.stride(0),
                 HAS_WEIGHT=weight is not None,
@@ -481,8 +479,7 @@ def layer_norm_optional(
                 square_sum_parts,
                 M,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 **options,
             )
             layer_norm_optional_apply_kernel[(num_tiles,)](
@@ -495,8 +492,7 @@ def layer_norm_optional(
                 out,
                 M,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 0 if weight is None else weight.stride(0),
                 0 if bias is None else bias.stride(0),
                 HAS_WEIGHT=weight is not None,
@@ -513,8 +509,7 @@ def layer_norm_optional(
                 eps,
                 out,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 0 if weight is None else weight.stride(0),
                 0 if bias is None else bias.stride(0),
                 HAS_WEIGHT=weight is not None,

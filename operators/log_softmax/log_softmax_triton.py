@@ -135,7 +135,7 @@ def log_softmax(x: torch.Tensor) -> torch.Tensor:
         return out
     N = x.shape[-1]
     M = x.numel() // N
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"log_softmax: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -147,8 +147,7 @@ def log_softmax(x: torch.Tensor) -> torch.Tensor:
                 x_view,
                 out,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -156,8 +155,7 @@ def log_softmax(x: torch.Tensor) -> torch.Tensor:
             kernel[(M,)](
                 x_view,
                 out,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 N=N,
                 **options,
             )

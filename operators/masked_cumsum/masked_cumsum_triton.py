@@ -152,7 +152,7 @@ def masked_cumsum(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return out
     N = x.shape[-1]
     M = x.numel() // N
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"masked_cumsum: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -166,10 +166,8 @@ def masked_cumsum(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
                 mask_view,
                 out,
                 N,
-                mask_view.stride(0),
-                mask_view.stride(1),
-                x_view.stride(0),
-                x_view.stride(1),
+                *mask_view.stride(),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -179,10 +177,8 @@ def masked_cumsum(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
                 mask_view,
                 out,
                 N,
-                mask_view.stride(0),
-                mask_view.stride(1),
-                x_view.stride(0),
-                x_view.stride(1),
+                *mask_view.stride(),
+                *x_view.stride(),
                 **options,
             )
     return out

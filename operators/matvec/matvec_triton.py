@@ -118,8 +118,7 @@ def matvec(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
             N,
             K,
             x.stride(1),
-            weight.stride(0),
-            weight.stride(1),
+            *weight.stride(),
             **options,
         )
     return out

@@ -411,7 +411,7 @@ def min_p_filter(logits: torch.Tensor) -> torch.Tensor:
         return out
     M = logits.shape[0]
     N = logits.shape[1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"min_p_filter: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -425,8 +425,7 @@ def min_p_filter(logits: torch.Tensor) -> torch.Tensor:
                 out,
                 M,
                 N,
-                logits.stride(0),
-                logits.stride(1),
+                *logits.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -435,8 +434,7 @@ def min_p_filter(logits: torch.Tensor) -> torch.Tensor:
                 logits,
                 out,
                 N,
-                logits.stride(0),
-                logits.stride(1),
+                *logits.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -456,8 +454,7 @@ def min_p_filter(logits: torch.Tensor) -> torch.Tensor:
                 row_max_parts,
                 M,
                 N,
-                logits.stride(0),
-                logits.stride(1),
+                *logits.stride(),
                 **options,
             )
             min_p_filter_walk_2_kernel[(M, options["SPLITS"])](
@@ -466,8 +463,7 @@ def min_p_filter(logits: torch.Tensor) -> torch.Tensor:
                 denominator_parts,
                 M,
                 N,
-                logits.stride(0),
-                logits.stride(1),
+                *logits.stride(),
                 **options,
             )
             min_p_filter_walk_3_kernel[(M, options["SPLITS"])](
@@ -477,8 +473,7 @@ def min_p_filter(logits: torch.Tensor) -> torch.Tensor:
                 row_max_2_parts,
                 M,
                 N,
-                logits.stride(0),
-                logits.stride(1),
+                *logits.stride(),
                 **options,
             )
             min_p_filter_apply_kernel[(num_tiles,)](
@@ -489,8 +484,7 @@ def min_p_filter(logits: torch.Tensor) -> torch.Tensor:
                 out,
                 M,
                 N,
-                logits.stride(0),
-                logits.stride(1),
+                *logits.stride(),
                 BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
                 SPLITS=options["SPLITS"],
                 num_warps=options["num_warps"],
@@ -500,8 +494,7 @@ def min_p_filter(logits: torch.Tensor) -> torch.Tensor:
                 logits,
                 out,
                 N,
-                logits.stride(0),
-                logits.stride(1),
+                *logits.stride(),
                 **options,
             )
     return out

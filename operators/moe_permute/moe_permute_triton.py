@@ -151,9 +151,8 @@ def moe_permute(tokens: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
             M,
             N,
             N_SIZE,
-            order.stride(0),
-            tokens.stride(0),
-            tokens.stride(1),
+            *order.stride(),
+            *tokens.stride(),
             **options,
         )
     return permuted

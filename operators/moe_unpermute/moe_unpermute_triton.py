@@ -182,12 +182,9 @@ def moe_unpermute(
             N,
             D,
             R,
-            places.stride(0),
-            places.stride(1),
-            permuted.stride(0),
-            permuted.stride(1),
-            weights.stride(0),
-            weights.stride(1),
+            *places.stride(),
+            *permuted.stride(),
+            *weights.stride(),
             **options,
         )
     return out

@@ -117,7 +117,7 @@ def one_hot(index: torch.Tensor) -> torch.Tensor:
                 out,
                 M,
                 N,
-                index_view.stride(0),
+                *index_view.stride(),
                 **options,
             )
         elif kernel is one_hot_1d_grid_kernel:
@@ -129,7 +129,7 @@ def one_hot(index: torch.Tensor) -> torch.Tensor:
                 out,
                 M,
                 N,
-                index_view.stride(0),
+                *index_view.stride(),
                 **options,
             )
     return out

@@ -124,8 +124,7 @@ def pad(x: torch.Tensor) -> torch.Tensor:
                 M,
                 N,
                 D,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 **options,
             )
         elif kernel is pad_elements_kernel:
@@ -134,8 +133,7 @@ def pad(x: torch.Tensor) -> torch.Tensor:
                 x_view,
                 out,
                 n_elements,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 N=N,
                 D=D,
                 **options,

@@ -214,10 +214,7 @@ def permute_heads(x: torch.Tensor) -> torch.Tensor:
                 N,
                 S,
                 H,
-                x.stride(0),
-                x.stride(1),
-                x.stride(2),
-                x.stride(3),
+                *x.stride(),
                 **options,
             )
         elif kernel is permute_heads_evict_last_loads_streaming_stores_kernel:
@@ -231,10 +228,7 @@ def permute_heads(x: torch.Tensor) -> torch.Tensor:
                 N,
                 S,
                 H,
-                x.stride(0),
-                x.stride(1),
-                x.stride(2),
-                x.stride(3),
+                *x.stride(),
                 **options,
             )
         elif kernel is permute_heads_tile_kernel:
@@ -248,10 +242,7 @@ def permute_heads(x: torch.Tensor) -> torch.Tensor:
                 N,
                 H,
                 S,
-                x.stride(0),
-                x.stride(1),
-                x.stride(2),
-                x.stride(3),
+                *x.stride(),
                 **options,
             )
     return out

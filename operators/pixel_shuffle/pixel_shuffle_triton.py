@@ -157,10 +157,7 @@ def pixel_shuffle(x: torch.Tensor) -> torch.Tensor:
             N,
             OUT_H,
             C,
-            x.stride(0),
-            x.stride(1),
-            x.stride(2),
-            x.stride(3),
+            *x.stride(),
             out_view.stride(0),
             **options,
         )

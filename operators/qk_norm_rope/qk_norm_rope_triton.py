@@ -389,7 +389,7 @@ def compute_reduced(q: torch.Tensor) -> torch.Tensor:
         return reduced
     M = q.shape[:3].numel()
     N = q.shape[3]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"qk_norm_rope_reduced: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -402,8 +402,7 @@ def compute_reduced(q: torch.Tensor) -> torch.Tensor:
             reduced,
             M,
             N,
-            q_view.stride(0),
-            q_view.stride(1),
+            *q_view.stride(),
             BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
             **options,
         )
@@ -412,8 +411,7 @@ def compute_reduced(q: torch.Tensor) -> torch.Tensor:
             q_view,
             reduced,
             N,
-            q_view.stride(0),
-            q_view.stride(1),
+            *q_view.stride(),
             BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
             **options,
         )
@@ -426,8 +424,7 @@ def compute_reduced(q: torch.Tensor) -> torch.Tensor:
             row_sum_parts,
             M,
             N,
-            q_view.stride(0),
-            q_view.stride(1),
+            *q_view.stride(),
             **options,
         )
         qk_norm_rope_reduced_join_kernel[(M,)](
@@ -440,8 +437,7 @@ def compute_reduced(q: torch.Tensor) -> torch.Tensor:
         kernel[(M,)](
             q_view,
             reduced,
-            q_view.stride(0),
-            q_view.stride(1),
+            *q_view.stride(),
             N=N,
             **options,
         )

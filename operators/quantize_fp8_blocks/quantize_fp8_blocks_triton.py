@@ -153,8 +153,7 @@ def quantize_fp8_blocks(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             scale,
             M,
             N,
-            x_view.stride(0),
-            x_view.stride(1),
+            *x_view.stride(),
             BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
             **options,
         )

@@ -179,8 +179,7 @@ def quantize_int4_groups(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             M,
             N,
             G,
-            x_view.stride(0),
-            x_view.stride(1),
+            *x_view.stride(),
             BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
             **options,
         )

@@ -320,7 +320,7 @@ def quantize_int8_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         )
     M = x.shape[:-1].numel()
     N = x.shape[-1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"quantize_int8_rows: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -335,8 +335,7 @@ def quantize_int8_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
                 scale,
                 M,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -346,8 +345,7 @@ def quantize_int8_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
                 out,
                 scale,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -356,8 +354,7 @@ def quantize_int8_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
                 x_view,
                 out,
                 scale,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 N=N,
                 **options,
             )
@@ -368,8 +365,7 @@ def quantize_int8_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
                 out,
                 scale,
                 M,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 N=N,
                 **options,
             )
@@ -379,8 +375,7 @@ def quantize_int8_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
                 out,
                 scale,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 **options,
             )
     return out, scale

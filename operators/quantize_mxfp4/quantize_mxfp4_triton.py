@@ -215,8 +215,7 @@ def quantize_mxfp4(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             exponent,
             M,
             G,
-            x_view.stride(0),
-            x_view.stride(1),
+            *x_view.stride(),
             N=N,
             **options,
         )

@@ -142,8 +142,7 @@ def quantize_mxfp8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             exponent,
             M,
             N,
-            x_view.stride(0),
-            x_view.stride(1),
+            *x_view.stride(),
             BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
             **options,
         )

@@ -131,8 +131,7 @@ def repeat(x: torch.Tensor) -> torch.Tensor:
                 out,
                 M,
                 N,
-                x.stride(0),
-                x.stride(1),
+                *x.stride(),
                 out.stride(0),
                 **options,
             )
@@ -145,8 +144,7 @@ def repeat(x: torch.Tensor) -> torch.Tensor:
                 out,
                 M,
                 N,
-                x.stride(0),
-                x.stride(1),
+                *x.stride(),
                 out.stride(0),
                 **options,
             )

@@ -147,7 +147,7 @@ def reverse_cumsum(x: torch.Tensor) -> torch.Tensor:
         return out
     N = x.shape[-1]
     M = x.numel() // N
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"reverse_cumsum: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -159,8 +159,7 @@ def reverse_cumsum(x: torch.Tensor) -> torch.Tensor:
                 x_view,
                 out,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -169,8 +168,7 @@ def reverse_cumsum(x: torch.Tensor) -> torch.Tensor:
                 x_view,
                 out,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 **options,
             )
     return out

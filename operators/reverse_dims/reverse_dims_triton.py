@@ -115,11 +115,8 @@ def reverse_dims(x: torch.Tensor) -> torch.Tensor:
             M,
             N,
             C,
-            x_view.stride(0),
-            x_view.stride(1),
-            out.stride(0),
-            out.stride(1),
-            out.stride(2),
+            *x_view.stride(),
+            *out.stride(),
             **options,
         )
     return out

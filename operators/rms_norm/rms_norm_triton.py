@@ -225,7 +225,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return out
     N = x.shape[-1]
     M = x.numel() // N
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(f"rms_norm: at most 2**30 rows and columns, got {M} and {N}")
     x_view = x if x.ndim == 2 else x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
@@ -236,9 +236,8 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
                 weight,
                 out,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
-                weight.stride(0),
+                *x_view.stride(),
+                *weight.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -249,9 +248,8 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
                 weight,
                 out,
                 M,
-                x_view.stride(0),
-                x_view.stride(1),
-                weight.stride(0),
+                *x_view.stride(),
+                *weight.stride(),
                 N=N,
                 **options,
             )
@@ -261,9 +259,8 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
                 weight,
                 out,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
-                weight.stride(0),
+                *x_view.stride(),
+                *weight.stride(),
                 **options,
             )
     return out

@@ -294,7 +294,7 @@ def rms_norm_fp8_rows(
         )
     M = x.shape[:-1].numel()
     N = x.shape[-1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"rms_norm_fp8_rows: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -310,9 +310,8 @@ def rms_norm_fp8_rows(
                 scale,
                 M,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
-                weight.stride(0),
+                *x_view.stride(),
+                *weight.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -323,9 +322,8 @@ def rms_norm_fp8_rows(
                 out,
                 scale,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
-                weight.stride(0),
+                *x_view.stride(),
+                *weight.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -336,9 +334,8 @@ def rms_norm_fp8_rows(
                 out,
                 scale,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
-                weight.stride(0),
+                *x_view.stride(),
+                *weight.stride(),
                 **options,
             )
     return out, scale

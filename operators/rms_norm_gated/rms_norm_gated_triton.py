@@ -377,7 +377,7 @@ def rms_norm_gated(
         return out
     N = x.shape[-1]
     M = x.numel() // N
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"rms_norm_gated: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -394,11 +394,9 @@ def rms_norm_gated(
                 out,
                 M,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
-                gate_view.stride(0),
-                gate_view.stride(1),
-                weight.stride(0),
+                *x_view.stride(),
+                *gate_view.stride(),
+                *weight.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -409,11 +407,9 @@ def rms_norm_gated(
                 weight,
                 out,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
-                gate_view.stride(0),
-                gate_view.stride(1),
-                weight.stride(0),
+                *x_view.stride(),
+                *gate_view.stride(),
+                *weight.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -428,10 +424,8 @@ def rms_norm_gated(
                 row_sum_parts,
                 M,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
-                gate_view.stride(0),
-                gate_view.stride(1),
+                *x_view.stride(),
+                *gate_view.stride(),
                 **options,
             )
             rms_norm_gated_apply_kernel[(num_tiles,)](
@@ -442,11 +436,9 @@ def rms_norm_gated(
                 out,
                 M,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
-                gate_view.stride(0),
-                gate_view.stride(1),
-                weight.stride(0),
+                *x_view.stride(),
+                *gate_view.stride(),
+                *weight.stride(),
                 BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
                 SPLITS=options["SPLITS"],
                 num_warps=options["num_warps"],
@@ -458,11 +450,9 @@ def rms_norm_gated(
                 weight,
                 out,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
-                gate_view.stride(0),
-                gate_view.stride(1),
-                weight.stride(0),
+                *x_view.stride(),
+                *gate_view.stride(),
+                *weight.stride(),
                 **options,
             )
     return out

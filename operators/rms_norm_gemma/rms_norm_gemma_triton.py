@@ -286,7 +286,7 @@ def rms_norm_gemma(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return out
     N = x.shape[-1]
     M = x.numel() // N
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"rms_norm_gemma: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -301,9 +301,8 @@ def rms_norm_gemma(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
                 out,
                 M,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
-                weight.stride(0),
+                *x_view.stride(),
+                *weight.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -313,9 +312,8 @@ def rms_norm_gemma(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
                 weight,
                 out,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
-                weight.stride(0),
+                *x_view.stride(),
+                *weight.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -329,8 +327,7 @@ def rms_norm_gemma(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
                 row_sum_parts,
                 M,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 **options,
             )
             rms_norm_gemma_apply_kernel[(num_tiles,)](
@@ -340,9 +337,8 @@ def rms_norm_gemma(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
                 out,
                 M,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
-                weight.stride(0),
+                *x_view.stride(),
+                *weight.stride(),
                 BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
                 SPLITS=options["SPLITS"],
                 num_warps=options["num_warps"],
@@ -353,9 +349,8 @@ def rms_norm_gemma(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
                 weight,
                 out,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
-                weight.stride(0),
+                *x_view.stride(),
+                *weight.stride(),
                 **options,
             )
     return out

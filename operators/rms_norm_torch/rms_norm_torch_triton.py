@@ -253,7 +253,7 @@ def rms_norm_torch(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return out
     N = x.shape[-1]
     M = x.numel() // N
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"rms_norm_torch: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -268,9 +268,8 @@ def rms_norm_torch(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
                 out,
                 M,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
-                weight.stride(0),
+                *x_view.stride(),
+                *weight.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -280,9 +279,8 @@ def rms_norm_torch(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
                 weight,
                 out,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
-                weight.stride(0),
+                *x_view.stride(),
+                *weight.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -293,9 +291,8 @@ def rms_norm_torch(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
                 weight,
                 out,
                 M,
-                x_view.stride(0),
-                x_view.stride(1),
-                weight.stride(0),
+                *x_view.stride(),
+                *weight.stride(),
                 N=N,
                 **options,
             )
@@ -305,9 +302,8 @@ def rms_norm_torch(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
                 weight,
                 out,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
-                weight.stride(0),
+                *x_view.stride(),
+                *weight.stride(),
                 **options,
             )
     return out

@@ -238,7 +238,7 @@ def rotary_positions(
             sin,
             out,
             P,
-            positions.stride(0),
+            *positions.stride(),
             N=N,
             H=H,
             stride_qm=q_view.stride(0),

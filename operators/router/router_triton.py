@@ -162,8 +162,7 @@ def router(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             experts,
             M,
             N,
-            logits_view.stride(0),
-            logits_view.stride(1),
+            *logits_view.stride(),
             BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
             **options,
         )

@@ -275,9 +275,8 @@ def compute_experts(logits: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
             experts,
             M,
             N,
-            logits_view.stride(0),
-            logits_view.stride(1),
-            bias.stride(0),
+            *logits_view.stride(),
+            *bias.stride(),
             BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
             **options,
         )
@@ -287,9 +286,8 @@ def compute_experts(logits: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
             bias,
             experts,
             N,
-            logits_view.stride(0),
-            logits_view.stride(1),
-            bias.stride(0),
+            *logits_view.stride(),
+            *bias.stride(),
             **options,
         )
     return experts
@@ -324,8 +322,7 @@ def compute_weights(experts: torch.Tensor, logits: torch.Tensor) -> torch.Tensor
         M,
         N,
         D,
-        logits_view.stride(0),
-        logits_view.stride(1),
+        *logits_view.stride(),
         BLOCK_SIZE_N=next_power_of_2(N),
         **options,
     )

@@ -151,10 +151,9 @@ def scale_shift(
             M,
             N,
             C,
-            x_view.stride(0),
-            x_view.stride(1),
-            scale.stride(0),
-            shift.stride(0),
+            *x_view.stride(),
+            *scale.stride(),
+            *shift.stride(),
             **options,
         )
     return out

@@ -455,7 +455,7 @@ def selective_log_softmax(
     M = logits.shape[:2].numel()
     N = logits.shape[2]
     V = logits.shape[2]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"selective_log_softmax: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -474,9 +474,8 @@ def selective_log_softmax(
                 M,
                 N,
                 V,
-                tokens_view.stride(0),
-                logits_view.stride(0),
-                logits_view.stride(1),
+                *tokens_view.stride(),
+                *logits_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -488,9 +487,8 @@ def selective_log_softmax(
                 entropy,
                 N,
                 V,
-                tokens_view.stride(0),
-                logits_view.stride(0),
-                logits_view.stride(1),
+                *tokens_view.stride(),
+                *logits_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -520,9 +518,8 @@ def selective_log_softmax(
                 M,
                 N,
                 V,
-                tokens_view.stride(0),
-                logits_view.stride(0),
-                logits_view.stride(1),
+                *tokens_view.stride(),
+                *logits_view.stride(),
                 **options,
             )
             selective_log_softmax_walk_2_kernel[(M, options["SPLITS"])](
@@ -532,8 +529,7 @@ def selective_log_softmax(
                 row_sum_parts,
                 M,
                 N,
-                logits_view.stride(0),
-                logits_view.stride(1),
+                *logits_view.stride(),
                 **options,
             )
             selective_log_softmax_join_kernel[(M,)](
@@ -546,9 +542,8 @@ def selective_log_softmax(
                 entropy,
                 M,
                 V,
-                tokens_view.stride(0),
-                logits_view.stride(0),
-                logits_view.stride(1),
+                *tokens_view.stride(),
+                *logits_view.stride(),
                 SPLITS=options["SPLITS"],
             )
         elif kernel is selective_log_softmax_looped_kernel:
@@ -558,9 +553,8 @@ def selective_log_softmax(
                 log_probs,
                 entropy,
                 V,
-                tokens_view.stride(0),
-                logits_view.stride(0),
-                logits_view.stride(1),
+                *tokens_view.stride(),
+                *logits_view.stride(),
                 N=N,
                 **options,
             )

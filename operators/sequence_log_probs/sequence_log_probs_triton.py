@@ -384,7 +384,7 @@ def compute_intermediate(logits: torch.Tensor, labels: torch.Tensor) -> torch.Te
     M = logits.shape[:2].numel()
     N = logits.shape[2]
     V = logits.shape[2]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             "sequence_log_probs_intermediate: at most 2**30 rows and columns, got "
             f"{M} and {N}"
@@ -401,9 +401,8 @@ def compute_intermediate(logits: torch.Tensor, labels: torch.Tensor) -> torch.Te
             M,
             N,
             V,
-            labels_view.stride(0),
-            logits_view.stride(0),
-            logits_view.stride(1),
+            *labels_view.stride(),
+            *logits_view.stride(),
             BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
             **options,
         )
@@ -414,9 +413,8 @@ def compute_intermediate(logits: torch.Tensor, labels: torch.Tensor) -> torch.Te
             intermediate,
             N,
             V,
-            labels_view.stride(0),
-            logits_view.stride(0),
-            logits_view.stride(1),
+            *labels_view.stride(),
+            *logits_view.stride(),
             BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
             **options,
         )
@@ -426,9 +424,8 @@ def compute_intermediate(logits: torch.Tensor, labels: torch.Tensor) -> torch.Te
             labels_view,
             intermediate,
             V,
-            labels_view.stride(0),
-            logits_view.stride(0),
-            logits_view.stride(1),
+            *labels_view.stride(),
+            *logits_view.stride(),
             N=N,
             **options,
         )
@@ -446,7 +443,7 @@ def compute_log_probs(intermediate: torch.Tensor) -> torch.Tensor:
         return log_probs
     M = intermediate.shape[0]
     N = intermediate.shape[1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"sequence_log_probs_log_probs: at most 2**30 rows and columns, got {M} "
             f"and {N}"

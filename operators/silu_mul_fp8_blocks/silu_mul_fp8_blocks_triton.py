@@ -192,10 +192,8 @@ def silu_mul_fp8_blocks(
             scale,
             M,
             N,
-            gate_view.stride(0),
-            gate_view.stride(1),
-            up_view.stride(0),
-            up_view.stride(1),
+            *gate_view.stride(),
+            *up_view.stride(),
             BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
             **options,
         )

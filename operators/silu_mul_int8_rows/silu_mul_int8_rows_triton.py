@@ -288,7 +288,7 @@ def silu_mul_int8_rows(
         )
     M = gate.shape[:-1].numel()
     N = gate.shape[-1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"silu_mul_int8_rows: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -305,10 +305,8 @@ def silu_mul_int8_rows(
                 scale,
                 M,
                 N,
-                gate_view.stride(0),
-                gate_view.stride(1),
-                up_view.stride(0),
-                up_view.stride(1),
+                *gate_view.stride(),
+                *up_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -319,10 +317,8 @@ def silu_mul_int8_rows(
                 out,
                 scale,
                 N,
-                gate_view.stride(0),
-                gate_view.stride(1),
-                up_view.stride(0),
-                up_view.stride(1),
+                *gate_view.stride(),
+                *up_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -333,10 +329,8 @@ def silu_mul_int8_rows(
                 out,
                 scale,
                 N,
-                gate_view.stride(0),
-                gate_view.stride(1),
-                up_view.stride(0),
-                up_view.stride(1),
+                *gate_view.stride(),
+                *up_view.stride(),
                 **options,
             )
     return out, scale

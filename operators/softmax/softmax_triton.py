@@ -367,7 +367,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
         return out
     N = x.shape[-1]
     M = x.numel() // N
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(f"softmax: at most 2**30 rows and columns, got {M} and {N}")
     x_view = x if x.ndim == 2 else x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
@@ -377,8 +377,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
                 x_view,
                 out,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -388,8 +387,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
                 x_view,
                 out,
                 M,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 N=N,
                 **options,
             )
@@ -397,8 +395,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
             kernel[(M,)](
                 x_view,
                 out,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 N=N,
                 **options,
             )
@@ -413,8 +410,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
                     out,
                     row_max_words,
                     num_parts,
-                    x_view.stride(0),
-                    x_view.stride(1),
+                    *x_view.stride(),
                     N=N,
                     SPLITS=max(next_power_of_2(num_parts), 32),
                     **options,
@@ -424,8 +420,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
                     x_view,
                     out,
                     N,
-                    x_view.stride(0),
-                    x_view.stride(1),
+                    *x_view.stride(),
                     BLOCK_SIZE_N=16384,
                     num_warps=8,
                 )

@@ -412,7 +412,7 @@ def softmax_scores(
     N = scores.shape[-1]
     M = scores.numel() // N
     S = scores.shape[-2]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"softmax_scores: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -429,8 +429,7 @@ def softmax_scores(
                 M,
                 N,
                 S,
-                scores_view.stride(0),
-                scores_view.stride(1),
+                *scores_view.stride(),
                 CAUSAL=causal,
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
@@ -442,8 +441,7 @@ def softmax_scores(
                 out,
                 N,
                 S,
-                scores_view.stride(0),
-                scores_view.stride(1),
+                *scores_view.stride(),
                 CAUSAL=causal,
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
@@ -464,8 +462,7 @@ def softmax_scores(
                 M,
                 N,
                 S,
-                scores_view.stride(0),
-                scores_view.stride(1),
+                *scores_view.stride(),
                 CAUSAL=causal,
                 **options,
             )
@@ -478,8 +475,7 @@ def softmax_scores(
                 M,
                 N,
                 S,
-                scores_view.stride(0),
-                scores_view.stride(1),
+                *scores_view.stride(),
                 CAUSAL=causal,
                 BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
                 SPLITS=options["SPLITS"],
@@ -492,8 +488,7 @@ def softmax_scores(
                 out,
                 N,
                 S,
-                scores_view.stride(0),
-                scores_view.stride(1),
+                *scores_view.stride(),
                 CAUSAL=causal,
                 **options,
             )

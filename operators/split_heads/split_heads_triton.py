@@ -180,8 +180,7 @@ def split_heads(qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Te
                 M,
                 N,
                 D,
-                qkv_view.stride(0),
-                qkv_view.stride(1),
+                *qkv_view.stride(),
                 **options,
             )
         elif kernel is split_heads_1d_grid_evict_last_loads_kernel:
@@ -196,8 +195,7 @@ def split_heads(qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Te
                 M,
                 N,
                 D,
-                qkv_view.stride(0),
-                qkv_view.stride(1),
+                *qkv_view.stride(),
                 **options,
             )
     return q, k, v

@@ -118,8 +118,7 @@ def sum_dim0(x: torch.Tensor) -> torch.Tensor:
             x,
             out_parts,
             M,
-            x.stride(0),
-            x.stride(1),
+            *x.stride(),
             N=N,
             **options,
         )

@@ -217,8 +217,7 @@ def swiglu_clamped(x: torch.Tensor) -> torch.Tensor:
                 out,
                 M,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 **options,
             )
         elif kernel is swiglu_clamped_1d_grid_kernel:
@@ -230,8 +229,7 @@ def swiglu_clamped(x: torch.Tensor) -> torch.Tensor:
                 out,
                 M,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 **options,
             )
     return out

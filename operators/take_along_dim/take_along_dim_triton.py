@@ -121,10 +121,8 @@ def take_along_dim(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
             M,
             N,
             L,
-            index.stride(0),
-            index.stride(1),
-            x.stride(0),
-            x.stride(1),
+            *index.stride(),
+            *x.stride(),
             **options,
         )
     return out

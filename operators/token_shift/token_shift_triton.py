@@ -260,10 +260,8 @@ def token_shift(x: torch.Tensor, mix: torch.Tensor) -> torch.Tensor:
                 out,
                 N,
                 S,
-                x.stride(0),
-                x.stride(1),
-                x.stride(2),
-                mix.stride(0),
+                *x.stride(),
+                *mix.stride(),
                 **options,
             )
         elif kernel is token_shift_specialize_kernel:
@@ -294,10 +292,8 @@ def token_shift(x: torch.Tensor, mix: torch.Tensor) -> torch.Tensor:
                 M,
                 N,
                 S,
-                x.stride(0),
-                x.stride(1),
-                x.stride(2),
-                mix.stride(0),
+                *x.stride(),
+                *mix.stride(),
                 **options,
             )
     return out

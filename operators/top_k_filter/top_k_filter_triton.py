@@ -317,8 +317,7 @@ def compute_selected(logits: torch.Tensor) -> torch.Tensor:
             selected,
             M,
             N,
-            logits.stride(0),
-            logits.stride(1),
+            *logits.stride(),
             BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
             **options,
         )
@@ -327,8 +326,7 @@ def compute_selected(logits: torch.Tensor) -> torch.Tensor:
             logits,
             selected,
             N,
-            logits.stride(0),
-            logits.stride(1),
+            *logits.stride(),
             **options,
         )
     return selected
@@ -359,10 +357,8 @@ def compute_out(selected: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
             out,
             M,
             N,
-            logits.stride(0),
-            logits.stride(1),
-            selected.stride(0),
-            selected.stride(1),
+            *logits.stride(),
+            *selected.stride(),
             **options,
         )
     elif kernel is top_k_filter_out_1d_grid_kernel:
@@ -373,10 +369,8 @@ def compute_out(selected: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
             out,
             M,
             N,
-            logits.stride(0),
-            logits.stride(1),
-            selected.stride(0),
-            selected.stride(1),
+            *logits.stride(),
+            *selected.stride(),
             **options,
         )
     return out

@@ -181,8 +181,7 @@ def topk(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
                 indices,
                 M,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -192,8 +191,7 @@ def topk(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
                 values,
                 indices,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 **options,
             )
     return values, indices

@@ -91,8 +91,7 @@ def transpose(x: torch.Tensor) -> torch.Tensor:
             out,
             M,
             N,
-            x.stride(0),
-            x.stride(1),
+            *x.stride(),
             **options,
         )
     return out

@@ -136,8 +136,7 @@ def tril(x: torch.Tensor) -> torch.Tensor:
                 out,
                 N,
                 M_SIZE,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 **options,
             )
         elif kernel is tril_specialize_kernel:

@@ -290,7 +290,7 @@ def triplet_margin_loss(
         return loss
     M = anchor.shape[0]
     N = anchor.shape[1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"triplet_margin_loss: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -307,12 +307,9 @@ def triplet_margin_loss(
                 row_results,
                 M,
                 N,
-                anchor.stride(0),
-                anchor.stride(1),
-                positive.stride(0),
-                positive.stride(1),
-                negative.stride(0),
-                negative.stride(1),
+                *anchor.stride(),
+                *positive.stride(),
+                *negative.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -323,12 +320,9 @@ def triplet_margin_loss(
                 negative,
                 row_results,
                 N,
-                anchor.stride(0),
-                anchor.stride(1),
-                positive.stride(0),
-                positive.stride(1),
-                negative.stride(0),
-                negative.stride(1),
+                *anchor.stride(),
+                *positive.stride(),
+                *negative.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -338,12 +332,9 @@ def triplet_margin_loss(
                 positive,
                 negative,
                 row_results,
-                anchor.stride(0),
-                anchor.stride(1),
-                positive.stride(0),
-                positive.stride(1),
-                negative.stride(0),
-                negative.stride(1),
+                *anchor.stride(),
+                *positive.stride(),
+                *negative.stride(),
                 N=N,
                 **options,
             )

@@ -140,8 +140,7 @@ def triu(x: torch.Tensor) -> torch.Tensor:
                 out,
                 N,
                 A,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 **options,
             )
         elif kernel is triu_tile_kernel:
@@ -154,8 +153,7 @@ def triu(x: torch.Tensor) -> torch.Tensor:
                 M,
                 N,
                 A,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 **options,
             )
     return out

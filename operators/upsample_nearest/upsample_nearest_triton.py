@@ -142,9 +142,7 @@ def upsample_nearest(x: torch.Tensor) -> torch.Tensor:
             out,
             N,
             OUT_H,
-            x_view.stride(0),
-            x_view.stride(1),
-            x_view.stride(2),
+            *x_view.stride(),
             out_view.stride(0),
             **options,
         )

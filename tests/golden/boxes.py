@@ -298,7 +298,7 @@ def linear_softmax(
                 M,
                 N,
                 K,
-                bias.stride(0),
+                *bias.stride(),
                 PRECISION=precision(),
                 **options,
             )
@@ -314,11 +314,9 @@ def linear_softmax(
                 M,
                 N,
                 K,
-                x_view.stride(0),
-                x_view.stride(1),
-                weight.stride(0),
-                weight.stride(1),
-                bias.stride(0),
+                *x_view.stride(),
+                *weight.stride(),
+                *bias.stride(),
                 PRECISION=precision(),
                 **options,
             )

@@ -143,12 +143,8 @@ def rms_norm_channels(x: torch.Tensor) -> torch.Tensor:
             M,
             N,
             HW,
-            x_view.stride(0),
-            x_view.stride(1),
-            x_view.stride(2),
-            out_view.stride(0),
-            out_view.stride(1),
-            out_view.stride(2),
+            *x_view.stride(),
+            *out_view.stride(),
             **options,
         )
     return out

@@ -258,7 +258,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
         return out
     N = x.shape[-1]
     M = x.numel() // N
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(f"softmax: at most 2**30 rows and columns, got {M} and {N}")
     x_view = x if x.ndim == 2 else x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
@@ -268,8 +268,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
                 x_view,
                 out,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -284,8 +283,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
                     out,
                     row_max_words,
                     num_parts,
-                    x_view.stride(0),
-                    x_view.stride(1),
+                    *x_view.stride(),
                     N=N,
                     SPLITS=max(next_power_of_2(num_parts), 32),
                     **options,
@@ -295,8 +293,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
                     x_view,
                     out,
                     N,
-                    x_view.stride(0),
-                    x_view.stride(1),
+                    *x_view.stride(),
                     BLOCK_SIZE_N=16384,
                     num_warps=8,
                 )

@@ -114,7 +114,7 @@ def cumsum_long(x: torch.Tensor) -> torch.Tensor:
         return out
     N = x.shape[-1]
     M = x.numel() // N
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"cumsum_long: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -128,8 +128,7 @@ def cumsum_long(x: torch.Tensor) -> torch.Tensor:
             out,
             out_words,
             num_parts,
-            x_view.stride(0),
-            x_view.stride(1),
+            *x_view.stride(),
             N=N,
             SPLITS=min(max(next_power_of_2(num_parts), 32), 1024),
             **options,

@@ -107,9 +107,8 @@ def bias_add(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
             out,
             M,
             N,
-            x_view.stride(0),
-            x_view.stride(1),
-            bias.stride(0),
+            *x_view.stride(),
+            *bias.stride(),
             **options,
         )
     return out

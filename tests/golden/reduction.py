@@ -187,7 +187,7 @@ def layer_norm(
         return out
     N = x.shape[-1]
     M = x.numel() // N
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(f"layer_norm: at most 2**30 rows and columns, got {M} and {N}")
     x_view = x if x.ndim == 2 else x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
@@ -199,10 +199,9 @@ def layer_norm(
                 bias,
                 out,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
-                weight.stride(0),
-                bias.stride(0),
+                *x_view.stride(),
+                *weight.stride(),
+                *bias.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -213,10 +212,9 @@ def layer_norm(
                 bias,
                 out,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
-                weight.stride(0),
-                bias.stride(0),
+                *x_view.stride(),
+                *weight.stride(),
+                *bias.stride(),
                 **options,
             )
     return out

@@ -140,7 +140,7 @@ def avg_pool1d(x: torch.Tensor) -> torch.Tensor:
     M = x.shape[:2].numel()
     N = out.shape[2]
     L = x.shape[2]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(f"avg_pool1d: at most 2**30 rows and columns, got {M} and {N}")
     x_view = x.reshape(x.shape[:2].numel(), x.shape[2])
     kernel, options = pick_schedule(N * out.element_size())

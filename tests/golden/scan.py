@@ -178,10 +178,8 @@ def masked_cumsum(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
                 out,
                 M,
                 N,
-                mask_view.stride(0),
-                mask_view.stride(1),
-                x_view.stride(0),
-                x_view.stride(1),
+                *mask_view.stride(),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -191,10 +189,8 @@ def masked_cumsum(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
                 mask_view,
                 out,
                 N,
-                mask_view.stride(0),
-                mask_view.stride(1),
-                x_view.stride(0),
-                x_view.stride(1),
+                *mask_view.stride(),
+                *x_view.stride(),
                 **options,
             )
     return out

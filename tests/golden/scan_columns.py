@@ -137,12 +137,8 @@ def cumsum_sequence(x: torch.Tensor) -> torch.Tensor:
             M,
             N,
             D,
-            x.stride(0),
-            x.stride(1),
-            x.stride(2),
-            out.stride(0),
-            out.stride(1),
-            out.stride(2),
+            *x.stride(),
+            *out.stride(),
             **options,
         )
     return out

@@ -179,8 +179,7 @@ def topk(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
                 indices,
                 M,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -190,8 +189,7 @@ def topk(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
                 values,
                 indices,
                 N,
-                x_view.stride(0),
-                x_view.stride(1),
+                *x_view.stride(),
                 **options,
             )
     return values, indices

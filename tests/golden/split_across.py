@@ -154,8 +154,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
             row_sum_parts,
             M,
             N,
-            x_view.stride(0),
-            x_view.stride(1),
+            *x_view.stride(),
             **options,
         )
         rms_norm_apply_kernel[(num_tiles,)](
@@ -165,9 +164,8 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
             out,
             M,
             N,
-            x_view.stride(0),
-            x_view.stride(1),
-            weight.stride(0),
+            *x_view.stride(),
+            *weight.stride(),
             BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
             SPLITS=options["SPLITS"],
             num_warps=options["num_warps"],

@@ -181,8 +181,7 @@ def reverse_cumsum(x: torch.Tensor) -> torch.Tensor:
             out_parts,
             M,
             N,
-            x_view.stride(0),
-            x_view.stride(1),
+            *x_view.stride(),
             **options,
         )
         reverse_cumsum_apply_kernel[(M, options["SPLITS"])](
@@ -191,8 +190,7 @@ def reverse_cumsum(x: torch.Tensor) -> torch.Tensor:
             out,
             M,
             N,
-            x_view.stride(0),
-            x_view.stride(1),
+            *x_view.stride(),
             **options,
         )
     return out

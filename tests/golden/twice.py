@@ -137,7 +137,7 @@ def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     M = logits.shape[0]
     N = logits.shape[1]
     V = logits.shape[1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"cross_entropy: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -153,9 +153,8 @@ def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
             row_counts,
             N,
             V,
-            target.stride(0),
-            logits.stride(0),
-            logits.stride(1),
+            *target.stride(),
+            *logits.stride(),
             **options,
         )
         cross_entropy_finish_kernel[(1,)](

@@ -626,7 +626,7 @@ def adaln_modulate_backward(
     M = grad_out.shape[:2].numel()
     N = grad_out.shape[2]
     S = grad_out.shape[1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"adaln_modulate_backward: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -647,12 +647,9 @@ def adaln_modulate_backward(
                 M,
                 N,
                 S,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                scale.stride(0),
-                scale.stride(1),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *scale.stride(),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -666,12 +663,9 @@ def adaln_modulate_backward(
                 rstd,
                 N,
                 S,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                scale.stride(0),
-                scale.stride(1),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *scale.stride(),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -698,12 +692,9 @@ def adaln_modulate_backward(
                 M,
                 N,
                 S,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                scale.stride(0),
-                scale.stride(1),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *scale.stride(),
+                *x_view.stride(),
                 **options,
             )
             adaln_modulate_backward_walk_2_kernel[(M, options["SPLITS"])](
@@ -716,12 +707,9 @@ def adaln_modulate_backward(
                 M,
                 N,
                 S,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                scale.stride(0),
-                scale.stride(1),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *scale.stride(),
+                *x_view.stride(),
                 **options,
             )
             adaln_modulate_backward_apply_kernel[(num_tiles,)](
@@ -738,12 +726,9 @@ def adaln_modulate_backward(
                 M,
                 N,
                 S,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                scale.stride(0),
-                scale.stride(1),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *scale.stride(),
+                *x_view.stride(),
                 BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
                 SPLITS=options["SPLITS"],
                 num_warps=options["num_warps"],
@@ -758,12 +743,9 @@ def adaln_modulate_backward(
                 rstd,
                 N,
                 S,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                scale.stride(0),
-                scale.stride(1),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *scale.stride(),
+                *x_view.stride(),
                 **options,
             )
     return grad_x, mean, rstd

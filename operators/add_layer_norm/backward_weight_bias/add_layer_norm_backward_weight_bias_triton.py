@@ -322,7 +322,7 @@ def add_layer_norm_backward_weight_bias(
         return grad_weight, grad_bias
     M = grad_out.shape[-1]
     N = grad_out.shape[:-1].numel()
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             "add_layer_norm_backward_weight_bias: at most 2**30 rows and columns, "
             f"got {M} and {N}"
@@ -347,14 +347,11 @@ def add_layer_norm_backward_weight_bias(
                 grad_bias,
                 M,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                x_view.stride(0),
-                x_view.stride(1),
-                residual_view.stride(0),
-                residual_view.stride(1),
-                mean_view.stride(0),
-                rstd_view.stride(0),
+                *grad_out_view.stride(),
+                *x_view.stride(),
+                *residual_view.stride(),
+                *mean_view.stride(),
+                *rstd_view.stride(),
                 **options,
             )
         elif kernel is add_layer_norm_backward_weight_bias_split_columns_kernel:
@@ -374,14 +371,11 @@ def add_layer_norm_backward_weight_bias(
                 grad_bias_parts,
                 M,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                x_view.stride(0),
-                x_view.stride(1),
-                residual_view.stride(0),
-                residual_view.stride(1),
-                mean_view.stride(0),
-                rstd_view.stride(0),
+                *grad_out_view.stride(),
+                *x_view.stride(),
+                *residual_view.stride(),
+                *mean_view.stride(),
+                *rstd_view.stride(),
                 **options,
             )
             grid = (cdiv(M, options["BLOCK_SIZE_M"]),)

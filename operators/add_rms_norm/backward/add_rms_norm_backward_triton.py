@@ -364,7 +364,7 @@ def add_rms_norm_backward(
         return grad_x, rstd
     M = grad_out.shape[:-1].numel()
     N = grad_out.shape[-1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"add_rms_norm_backward: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -385,13 +385,10 @@ def add_rms_norm_backward(
                 rstd,
                 M,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                weight.stride(0),
-                x_view.stride(0),
-                x_view.stride(1),
-                residual_view.stride(0),
-                residual_view.stride(1),
+                *grad_out_view.stride(),
+                *weight.stride(),
+                *x_view.stride(),
+                *residual_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -404,13 +401,10 @@ def add_rms_norm_backward(
                 grad_x,
                 rstd,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                weight.stride(0),
-                x_view.stride(0),
-                x_view.stride(1),
-                residual_view.stride(0),
-                residual_view.stride(1),
+                *grad_out_view.stride(),
+                *weight.stride(),
+                *x_view.stride(),
+                *residual_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -423,13 +417,10 @@ def add_rms_norm_backward(
                 grad_x,
                 rstd,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                weight.stride(0),
-                x_view.stride(0),
-                x_view.stride(1),
-                residual_view.stride(0),
-                residual_view.stride(1),
+                *grad_out_view.stride(),
+                *weight.stride(),
+                *x_view.stride(),
+                *residual_view.stride(),
                 **options,
             )
     return grad_x, rstd

@@ -201,7 +201,7 @@ def add_rms_norm_backward_weight(
         return grad_weight
     M = grad_out.shape[-1]
     N = grad_out.shape[:-1].numel()
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"add_rms_norm_backward_weight: at most 2**30 rows and columns, got {M} "
             f"and {N}"
@@ -224,13 +224,10 @@ def add_rms_norm_backward_weight(
             grad_weight_parts,
             M,
             N,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            x_view.stride(0),
-            x_view.stride(1),
-            residual_view.stride(0),
-            residual_view.stride(1),
-            rstd_view.stride(0),
+            *grad_out_view.stride(),
+            *x_view.stride(),
+            *residual_view.stride(),
+            *rstd_view.stride(),
             **options,
         )
         add_rms_norm_backward_weight_join_kernel[(cdiv(M, options["BLOCK_SIZE_M"]),)](

@@ -301,7 +301,7 @@ def attention_sinks_backward_sinks(
     M = lse.shape[1]
     N = lse.shape[0] * lse.shape[2]
     S = lse.shape[2]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"attention_sinks_backward_sinks: at most 2**30 rows and columns, got {M} "
             f"and {N}"
@@ -318,7 +318,7 @@ def attention_sinks_backward_sinks(
                 M,
                 N,
                 S,
-                sinks.stride(0),
+                *sinks.stride(),
                 lse.stride(0),
                 lse.stride(1),
                 lse.stride(2),
@@ -336,7 +336,7 @@ def attention_sinks_backward_sinks(
                 grad_sinks,
                 N,
                 S,
-                sinks.stride(0),
+                *sinks.stride(),
                 lse.stride(0),
                 lse.stride(1),
                 lse.stride(2),
@@ -356,7 +356,7 @@ def attention_sinks_backward_sinks(
                 delta,
                 row_sum_parts,
                 M,
-                sinks.stride(0),
+                *sinks.stride(),
                 lse.stride(0),
                 lse.stride(1),
                 lse.stride(2),

@@ -181,10 +181,9 @@ def batch_norm_eval_backward(
             grad_x,
             N,
             C,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            weight.stride(0),
-            var.stride(0),
+            *grad_out_view.stride(),
+            *weight.stride(),
+            *var.stride(),
             **options,
         )
     return grad_x

@@ -427,7 +427,7 @@ def batch_norm_eval_backward_mean_var_weight_bias(
     N = grad_out.shape[0] * grad_out.shape[2] * grad_out.shape[3]
     N_SIZE = grad_out.shape[0]
     HW = grad_out.shape[-2:].numel()
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             "batch_norm_eval_backward_mean_var_weight_bias: at most 2**30 rows and "
             f"columns, got {M} and {N}"
@@ -452,15 +452,11 @@ def batch_norm_eval_backward_mean_var_weight_bias(
                 M,
                 N,
                 HW,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                grad_out_view.stride(2),
-                weight.stride(0),
-                var.stride(0),
-                x_view.stride(0),
-                x_view.stride(1),
-                x_view.stride(2),
-                mean.stride(0),
+                *grad_out_view.stride(),
+                *weight.stride(),
+                *var.stride(),
+                *x_view.stride(),
+                *mean.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -477,15 +473,11 @@ def batch_norm_eval_backward_mean_var_weight_bias(
                 grad_bias,
                 N,
                 HW,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                grad_out_view.stride(2),
-                weight.stride(0),
-                var.stride(0),
-                x_view.stride(0),
-                x_view.stride(1),
-                x_view.stride(2),
-                mean.stride(0),
+                *grad_out_view.stride(),
+                *weight.stride(),
+                *var.stride(),
+                *x_view.stride(),
+                *mean.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -502,15 +494,11 @@ def batch_norm_eval_backward_mean_var_weight_bias(
                 grad_bias,
                 N,
                 HW,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                grad_out_view.stride(2),
-                weight.stride(0),
-                var.stride(0),
-                x_view.stride(0),
-                x_view.stride(1),
-                x_view.stride(2),
-                mean.stride(0),
+                *grad_out_view.stride(),
+                *weight.stride(),
+                *var.stride(),
+                *x_view.stride(),
+                *mean.stride(),
                 **options,
             )
     return grad_mean, grad_var, grad_weight, grad_bias

@@ -134,8 +134,7 @@ def bias_add_backward(grad_out: torch.Tensor) -> torch.Tensor:
             grad_bias_parts,
             M,
             N,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
+            *grad_out_view.stride(),
             **options,
         )
         bias_add_backward_join_kernel[(cdiv(M, options["BLOCK_SIZE_M"]),)](

@@ -149,8 +149,7 @@ def bias_dropout_add_backward(
             M,
             N,
             D,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
+            *grad_out_view.stride(),
             **options,
         )
     return grad_x

@@ -183,8 +183,7 @@ def bias_dropout_add_backward_bias(
             M,
             N,
             D,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
+            *grad_out_view.stride(),
             **options,
         )
         bias_dropout_add_backward_bias_join_kernel[(cdiv(M, options["BLOCK_SIZE_M"]),)](

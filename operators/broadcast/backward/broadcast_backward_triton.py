@@ -134,8 +134,7 @@ def broadcast_backward(grad_out: torch.Tensor) -> torch.Tensor:
             grad_bias_parts,
             M,
             N,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
+            *grad_out_view.stride(),
             **options,
         )
         broadcast_backward_join_kernel[(cdiv(M, options["BLOCK_SIZE_M"]),)](

@@ -112,7 +112,7 @@ def broadcast_channel(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     M = x.shape[:2].numel()
     N = x.shape[-2:].numel()
     C = x.shape[1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"broadcast_channel: at most 2**30 rows and columns, got {M} and {N}"
         )

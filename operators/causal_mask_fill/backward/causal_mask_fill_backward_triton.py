@@ -141,8 +141,7 @@ def causal_mask_fill_backward(grad_out: torch.Tensor) -> torch.Tensor:
             grad_scores,
             N,
             S,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
+            *grad_out_view.stride(),
             **options,
         )
     return grad_scores

@@ -360,7 +360,7 @@ def cosine_similarity_backward(
         return grad_x, grad_y
     M = x.shape[:-1].numel()
     N = x.shape[-1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"cosine_similarity_backward: at most 2**30 rows and columns, got {M} and "
             f"{N}"
@@ -381,11 +381,9 @@ def cosine_similarity_backward(
                 grad_y,
                 M,
                 N,
-                grad_out_view.stride(0),
-                y_view.stride(0),
-                y_view.stride(1),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *y_view.stride(),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -397,11 +395,9 @@ def cosine_similarity_backward(
                 grad_x,
                 grad_y,
                 N,
-                grad_out_view.stride(0),
-                y_view.stride(0),
-                y_view.stride(1),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *y_view.stride(),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -413,11 +409,9 @@ def cosine_similarity_backward(
                 grad_x,
                 grad_y,
                 N,
-                grad_out_view.stride(0),
-                y_view.stride(0),
-                y_view.stride(1),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *y_view.stride(),
+                *x_view.stride(),
                 **options,
             )
     return grad_x, grad_y

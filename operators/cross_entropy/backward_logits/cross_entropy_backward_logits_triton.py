@@ -283,7 +283,7 @@ def cross_entropy_backward_logits(
         return grad_logits
     M = logits.shape[0]
     N = logits.shape[1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"cross_entropy_backward_logits: at most 2**30 rows and columns, got {M} "
             f"and {N}"
@@ -300,9 +300,8 @@ def cross_entropy_backward_logits(
                 grad_logits,
                 M,
                 N,
-                target.stride(0),
-                logits.stride(0),
-                logits.stride(1),
+                *target.stride(),
+                *logits.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -313,9 +312,8 @@ def cross_entropy_backward_logits(
                 grad_loss_sum,
                 grad_logits,
                 N,
-                target.stride(0),
-                logits.stride(0),
-                logits.stride(1),
+                *target.stride(),
+                *logits.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -326,9 +324,8 @@ def cross_entropy_backward_logits(
                 grad_loss_sum,
                 grad_logits,
                 N,
-                target.stride(0),
-                logits.stride(0),
-                logits.stride(1),
+                *target.stride(),
+                *logits.stride(),
                 **options,
             )
     return grad_logits

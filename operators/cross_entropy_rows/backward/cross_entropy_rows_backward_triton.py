@@ -238,7 +238,7 @@ def cross_entropy_rows_backward(
         return grad_logits
     M = logits.shape[0]
     N = logits.shape[1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"cross_entropy_rows_backward: at most 2**30 rows and columns, got {M} "
             f"and {N}"
@@ -253,10 +253,9 @@ def cross_entropy_rows_backward(
                 target,
                 grad_logits,
                 N,
-                target.stride(0),
-                grad_loss.stride(0),
-                logits.stride(0),
-                logits.stride(1),
+                *target.stride(),
+                *grad_loss.stride(),
+                *logits.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -267,10 +266,9 @@ def cross_entropy_rows_backward(
                 target,
                 grad_logits,
                 N,
-                target.stride(0),
-                grad_loss.stride(0),
-                logits.stride(0),
-                logits.stride(1),
+                *target.stride(),
+                *grad_loss.stride(),
+                *logits.stride(),
                 **options,
             )
     return grad_logits

@@ -150,7 +150,7 @@ def cumsum_backward(grad_out: torch.Tensor) -> torch.Tensor:
         return grad_x
     N = grad_out.shape[-1]
     M = grad_out.numel() // N
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"cumsum_backward: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -163,8 +163,7 @@ def cumsum_backward(grad_out: torch.Tensor) -> torch.Tensor:
                 grad_out_view,
                 grad_x,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
+                *grad_out_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -173,8 +172,7 @@ def cumsum_backward(grad_out: torch.Tensor) -> torch.Tensor:
                 grad_out_view,
                 grad_x,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
+                *grad_out_view.stride(),
                 **options,
             )
     return grad_x

@@ -152,7 +152,7 @@ def cumsum_exclusive_backward(grad_out: torch.Tensor) -> torch.Tensor:
     M = grad_out.shape[:-1].numel()
     N = grad_x.shape[-1]
     D = grad_out.shape[-1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"cumsum_exclusive_backward: at most 2**30 rows and columns, got {M} and "
             f"{N}"
@@ -171,8 +171,7 @@ def cumsum_exclusive_backward(grad_out: torch.Tensor) -> torch.Tensor:
                 grad_x,
                 N,
                 D,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
+                *grad_out_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -182,8 +181,7 @@ def cumsum_exclusive_backward(grad_out: torch.Tensor) -> torch.Tensor:
                 grad_x,
                 N,
                 D,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
+                *grad_out_view.stride(),
                 **options,
             )
     return grad_x

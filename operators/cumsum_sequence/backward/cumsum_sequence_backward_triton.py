@@ -143,12 +143,8 @@ def cumsum_sequence_backward(grad_out: torch.Tensor) -> torch.Tensor:
             M,
             N,
             D,
-            grad_out.stride(0),
-            grad_out.stride(1),
-            grad_out.stride(2),
-            grad_x.stride(0),
-            grad_x.stride(1),
-            grad_x.stride(2),
+            *grad_out.stride(),
+            *grad_x.stride(),
             **options,
         )
     return grad_x

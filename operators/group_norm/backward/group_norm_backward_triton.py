@@ -427,7 +427,7 @@ def group_norm_backward(
     N = grad_out.shape[1] // 32 * grad_out.shape[2] * grad_out.shape[3]
     K = grad_out.shape[1] // 32
     HW = grad_out.shape[-2:].numel()
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"group_norm_backward: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -449,12 +449,9 @@ def group_norm_backward(
                 M,
                 N,
                 HW,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                weight_view.stride(0),
-                weight_view.stride(1),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *weight_view.stride(),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -468,12 +465,9 @@ def group_norm_backward(
                 rstd,
                 N,
                 HW,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                weight_view.stride(0),
-                weight_view.stride(1),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *weight_view.stride(),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -485,12 +479,9 @@ def group_norm_backward(
                 grad_x,
                 mean,
                 rstd,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                weight_view.stride(0),
-                weight_view.stride(1),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *weight_view.stride(),
+                *x_view.stride(),
                 N=N,
                 HW=HW,
                 **options,

@@ -500,7 +500,7 @@ def group_norm_backward_weight_bias(
     K = grad_out.shape[1] // 32
     N_SIZE = mean.shape[0]
     HW = grad_out.shape[-2:].numel()
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             "group_norm_backward_weight_bias: at most 2**30 rows and columns, got "
             f"{M} and {N}"
@@ -523,12 +523,8 @@ def group_norm_backward_weight_bias(
                 N,
                 K,
                 HW,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                grad_out_view.stride(2),
-                x_view.stride(0),
-                x_view.stride(1),
-                x_view.stride(2),
+                *grad_out_view.stride(),
+                *x_view.stride(),
                 mean.stride(0),
                 mean.stride(1),
                 rstd.stride(0),
@@ -547,12 +543,8 @@ def group_norm_backward_weight_bias(
                 N,
                 K,
                 HW,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                grad_out_view.stride(2),
-                x_view.stride(0),
-                x_view.stride(1),
-                x_view.stride(2),
+                *grad_out_view.stride(),
+                *x_view.stride(),
                 mean.stride(0),
                 mean.stride(1),
                 rstd.stride(0),
@@ -569,12 +561,8 @@ def group_norm_backward_weight_bias(
                 grad_weight,
                 grad_bias,
                 K,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                grad_out_view.stride(2),
-                x_view.stride(0),
-                x_view.stride(1),
-                x_view.stride(2),
+                *grad_out_view.stride(),
+                *x_view.stride(),
                 mean.stride(0),
                 mean.stride(1),
                 rstd.stride(0),
@@ -601,12 +589,8 @@ def group_norm_backward_weight_bias(
                 N,
                 K,
                 HW,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                grad_out_view.stride(2),
-                x_view.stride(0),
-                x_view.stride(1),
-                x_view.stride(2),
+                *grad_out_view.stride(),
+                *x_view.stride(),
                 mean.stride(0),
                 mean.stride(1),
                 rstd.stride(0),

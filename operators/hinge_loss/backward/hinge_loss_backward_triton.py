@@ -169,9 +169,8 @@ def hinge_loss_backward(
             N,
             B,
             D,
-            prediction.stride(0),
-            prediction.stride(1),
-            label.stride(0),
+            *prediction.stride(),
+            *label.stride(),
             **options,
         )
     return grad_prediction

@@ -234,7 +234,7 @@ def hinge_loss_backward_label(
     N = prediction.shape[1]
     B = prediction.shape[0]
     D = prediction.shape[1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"hinge_loss_backward_label: at most 2**30 rows and columns, got {M} and "
             f"{N}"
@@ -253,9 +253,8 @@ def hinge_loss_backward_label(
                 N,
                 B,
                 D,
-                prediction.stride(0),
-                prediction.stride(1),
-                label.stride(0),
+                *prediction.stride(),
+                *label.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -268,9 +267,8 @@ def hinge_loss_backward_label(
                 N,
                 B,
                 D,
-                prediction.stride(0),
-                prediction.stride(1),
-                label.stride(0),
+                *prediction.stride(),
+                *label.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -283,9 +281,8 @@ def hinge_loss_backward_label(
                 N,
                 B,
                 D,
-                prediction.stride(0),
-                prediction.stride(1),
-                label.stride(0),
+                *prediction.stride(),
+                *label.stride(),
                 **options,
             )
     return grad_label

@@ -344,7 +344,7 @@ def kl_div_backward(
     M = logits.shape[0]
     N = logits.shape[1]
     B = logits.shape[0]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"kl_div_backward: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -362,10 +362,8 @@ def kl_div_backward(
                 M,
                 N,
                 B,
-                target.stride(0),
-                target.stride(1),
-                logits.stride(0),
-                logits.stride(1),
+                *target.stride(),
+                *logits.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -378,10 +376,8 @@ def kl_div_backward(
                 grad_target,
                 N,
                 B,
-                target.stride(0),
-                target.stride(1),
-                logits.stride(0),
-                logits.stride(1),
+                *target.stride(),
+                *logits.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -394,10 +390,8 @@ def kl_div_backward(
                 grad_target,
                 N,
                 B,
-                target.stride(0),
-                target.stride(1),
-                logits.stride(0),
-                logits.stride(1),
+                *target.stride(),
+                *logits.stride(),
                 **options,
             )
     return grad_logits, grad_target

@@ -272,7 +272,7 @@ def l2_normalize_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tens
         return grad_x
     N = grad_out.shape[-1]
     M = grad_out.numel() // N
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"l2_normalize_backward: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -289,10 +289,8 @@ def l2_normalize_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tens
                 grad_x,
                 M,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -302,10 +300,8 @@ def l2_normalize_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tens
                 x_view,
                 grad_x,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -315,10 +311,8 @@ def l2_normalize_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tens
                 x_view,
                 grad_x,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *x_view.stride(),
                 **options,
             )
     return grad_x

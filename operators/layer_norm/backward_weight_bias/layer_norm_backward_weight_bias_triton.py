@@ -235,12 +235,10 @@ def layer_norm_backward_weight_bias(
             grad_bias_parts,
             M,
             N,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            x_view.stride(0),
-            x_view.stride(1),
-            mean_view.stride(0),
-            rstd_view.stride(0),
+            *grad_out_view.stride(),
+            *x_view.stride(),
+            *mean_view.stride(),
+            *rstd_view.stride(),
             **options,
         )
         grid = (cdiv(M, options["BLOCK_SIZE_M"]),)

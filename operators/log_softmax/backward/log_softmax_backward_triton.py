@@ -200,7 +200,7 @@ def log_softmax_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tenso
         return grad_x
     N = grad_out.shape[-1]
     M = grad_out.numel() // N
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"log_softmax_backward: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -215,10 +215,8 @@ def log_softmax_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tenso
                 x_view,
                 grad_x,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -228,10 +226,8 @@ def log_softmax_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tenso
                 x_view,
                 grad_x,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *x_view.stride(),
                 **options,
             )
     return grad_x

@@ -233,7 +233,7 @@ def logsumexp_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         return grad_x
     M = x.shape[:-1].numel()
     N = x.shape[-1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"logsumexp_backward: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -250,9 +250,8 @@ def logsumexp_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
                 grad_x,
                 M,
                 N,
-                grad_out_view.stride(0),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -262,9 +261,8 @@ def logsumexp_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
                 x_view,
                 grad_x,
                 N,
-                grad_out_view.stride(0),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -274,9 +272,8 @@ def logsumexp_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
                 x_view,
                 grad_x,
                 N,
-                grad_out_view.stride(0),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *x_view.stride(),
                 **options,
             )
     return grad_x

@@ -177,7 +177,7 @@ def masked_cumsum_backward(grad_out: torch.Tensor, mask: torch.Tensor) -> torch.
         return grad_x
     N = grad_out.shape[-1]
     M = grad_out.numel() // N
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"masked_cumsum_backward: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -192,10 +192,8 @@ def masked_cumsum_backward(grad_out: torch.Tensor, mask: torch.Tensor) -> torch.
                 mask_view,
                 grad_x,
                 N,
-                mask_view.stride(0),
-                mask_view.stride(1),
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
+                *mask_view.stride(),
+                *grad_out_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -205,10 +203,8 @@ def masked_cumsum_backward(grad_out: torch.Tensor, mask: torch.Tensor) -> torch.
                 mask_view,
                 grad_x,
                 N,
-                mask_view.stride(0),
-                mask_view.stride(1),
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
+                *mask_view.stride(),
+                *grad_out_view.stride(),
                 **options,
             )
     return grad_x

@@ -218,9 +218,7 @@ def repeat_heads_backward(grad_out: torch.Tensor) -> torch.Tensor:
                 grad_x,
                 N,
                 H,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                grad_out_view.stride(2),
+                *grad_out_view.stride(),
                 **options,
             )
         elif kernel is repeat_heads_backward_tile_kernel:
@@ -233,9 +231,7 @@ def repeat_heads_backward(grad_out: torch.Tensor) -> torch.Tensor:
                 M,
                 N,
                 H,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                grad_out_view.stride(2),
+                *grad_out_view.stride(),
                 **options,
             )
     return grad_x

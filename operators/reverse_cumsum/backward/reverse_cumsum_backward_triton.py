@@ -131,7 +131,7 @@ def reverse_cumsum_backward(grad_out: torch.Tensor) -> torch.Tensor:
         return grad_x
     N = grad_out.shape[-1]
     M = grad_out.numel() // N
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"reverse_cumsum_backward: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -144,8 +144,7 @@ def reverse_cumsum_backward(grad_out: torch.Tensor) -> torch.Tensor:
                 grad_out_view,
                 grad_x,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
+                *grad_out_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -154,8 +153,7 @@ def reverse_cumsum_backward(grad_out: torch.Tensor) -> torch.Tensor:
                 grad_out_view,
                 grad_x,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
+                *grad_out_view.stride(),
                 **options,
             )
     return grad_x

@@ -237,7 +237,7 @@ def rms_norm_backward(
         return grad_x, rstd
     M = grad_out.shape[:-1].numel()
     N = grad_out.shape[-1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"rms_norm_backward: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -254,11 +254,9 @@ def rms_norm_backward(
                 grad_x,
                 rstd,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                weight.stride(0),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *weight.stride(),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -270,11 +268,9 @@ def rms_norm_backward(
                 grad_x,
                 rstd,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                weight.stride(0),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *weight.stride(),
+                *x_view.stride(),
                 **options,
             )
     return grad_x, rstd

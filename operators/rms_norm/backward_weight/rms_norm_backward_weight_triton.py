@@ -194,11 +194,9 @@ def rms_norm_backward_weight(
             grad_weight_parts,
             M,
             N,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            x_view.stride(0),
-            x_view.stride(1),
-            rstd_view.stride(0),
+            *grad_out_view.stride(),
+            *x_view.stride(),
+            *rstd_view.stride(),
             **options,
         )
         rms_norm_backward_weight_join_kernel[(cdiv(M, options["BLOCK_SIZE_M"]),)](

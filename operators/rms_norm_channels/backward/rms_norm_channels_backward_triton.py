@@ -196,15 +196,9 @@ def rms_norm_channels_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch
             M,
             N,
             HW,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            grad_out_view.stride(2),
-            x_view.stride(0),
-            x_view.stride(1),
-            x_view.stride(2),
-            grad_x_view.stride(0),
-            grad_x_view.stride(1),
-            grad_x_view.stride(2),
+            *grad_out_view.stride(),
+            *x_view.stride(),
+            *grad_x_view.stride(),
             **options,
         )
     return grad_x

@@ -560,7 +560,7 @@ def rms_norm_gated_backward(
         return grad_x, grad_gate, rstd
     M = grad_out.shape[:-1].numel()
     N = grad_out.shape[-1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"rms_norm_gated_backward: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -582,13 +582,10 @@ def rms_norm_gated_backward(
                 rstd,
                 M,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                weight.stride(0),
-                x_view.stride(0),
-                x_view.stride(1),
-                gate_view.stride(0),
-                gate_view.stride(1),
+                *grad_out_view.stride(),
+                *weight.stride(),
+                *x_view.stride(),
+                *gate_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -602,13 +599,10 @@ def rms_norm_gated_backward(
                 grad_gate,
                 rstd,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                weight.stride(0),
-                x_view.stride(0),
-                x_view.stride(1),
-                gate_view.stride(0),
-                gate_view.stride(1),
+                *grad_out_view.stride(),
+                *weight.stride(),
+                *x_view.stride(),
+                *gate_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -629,13 +623,10 @@ def rms_norm_gated_backward(
                 grad_rstd_parts,
                 M,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                weight.stride(0),
-                x_view.stride(0),
-                x_view.stride(1),
-                gate_view.stride(0),
-                gate_view.stride(1),
+                *grad_out_view.stride(),
+                *weight.stride(),
+                *x_view.stride(),
+                *gate_view.stride(),
                 **options,
             )
             rms_norm_gated_backward_apply_kernel[(num_tiles,)](
@@ -650,13 +641,10 @@ def rms_norm_gated_backward(
                 rstd,
                 M,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                weight.stride(0),
-                x_view.stride(0),
-                x_view.stride(1),
-                gate_view.stride(0),
-                gate_view.stride(1),
+                *grad_out_view.stride(),
+                *weight.stride(),
+                *x_view.stride(),
+                *gate_view.stride(),
                 BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
                 SPLITS=options["SPLITS"],
                 num_warps=options["num_warps"],
@@ -671,13 +659,10 @@ def rms_norm_gated_backward(
                 grad_gate,
                 rstd,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                weight.stride(0),
-                x_view.stride(0),
-                x_view.stride(1),
-                gate_view.stride(0),
-                gate_view.stride(1),
+                *grad_out_view.stride(),
+                *weight.stride(),
+                *x_view.stride(),
+                *gate_view.stride(),
                 **options,
             )
     return grad_x, grad_gate, rstd

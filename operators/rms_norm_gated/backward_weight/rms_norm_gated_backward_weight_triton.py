@@ -283,7 +283,7 @@ def rms_norm_gated_backward_weight(
         return grad_weight
     M = grad_out.shape[-1]
     N = grad_out.shape[:-1].numel()
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"rms_norm_gated_backward_weight: at most 2**30 rows and columns, got {M} "
             f"and {N}"
@@ -305,13 +305,10 @@ def rms_norm_gated_backward_weight(
                 grad_weight,
                 M,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                x_view.stride(0),
-                x_view.stride(1),
-                gate_view.stride(0),
-                gate_view.stride(1),
-                rstd_view.stride(0),
+                *grad_out_view.stride(),
+                *x_view.stride(),
+                *gate_view.stride(),
+                *rstd_view.stride(),
                 **options,
             )
         elif kernel is rms_norm_gated_backward_weight_split_columns_kernel:
@@ -326,13 +323,10 @@ def rms_norm_gated_backward_weight(
                 grad_weight_parts,
                 M,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                x_view.stride(0),
-                x_view.stride(1),
-                gate_view.stride(0),
-                gate_view.stride(1),
-                rstd_view.stride(0),
+                *grad_out_view.stride(),
+                *x_view.stride(),
+                *gate_view.stride(),
+                *rstd_view.stride(),
                 **options,
             )
             grid = (cdiv(M, options["BLOCK_SIZE_M"]),)

@@ -440,7 +440,7 @@ def rms_norm_gemma_backward(
         return grad_x, rstd
     M = grad_out.shape[:-1].numel()
     N = grad_out.shape[-1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"rms_norm_gemma_backward: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -459,11 +459,9 @@ def rms_norm_gemma_backward(
                 rstd,
                 M,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                weight.stride(0),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *weight.stride(),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -475,11 +473,9 @@ def rms_norm_gemma_backward(
                 grad_x,
                 rstd,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                weight.stride(0),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *weight.stride(),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -499,11 +495,9 @@ def rms_norm_gemma_backward(
                 row_sum_2_parts,
                 M,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                weight.stride(0),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *weight.stride(),
+                *x_view.stride(),
                 **options,
             )
             rms_norm_gemma_backward_apply_kernel[(num_tiles,)](
@@ -516,11 +510,9 @@ def rms_norm_gemma_backward(
                 rstd,
                 M,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                weight.stride(0),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *weight.stride(),
+                *x_view.stride(),
                 BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
                 SPLITS=options["SPLITS"],
                 num_warps=options["num_warps"],
@@ -533,11 +525,9 @@ def rms_norm_gemma_backward(
                 grad_x,
                 rstd,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                weight.stride(0),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *weight.stride(),
+                *x_view.stride(),
                 **options,
             )
     return grad_x, rstd

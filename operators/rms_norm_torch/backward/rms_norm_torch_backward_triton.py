@@ -310,7 +310,7 @@ def rms_norm_torch_backward(
         return grad_x, rstd
     M = grad_out.shape[:-1].numel()
     N = grad_out.shape[-1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"rms_norm_torch_backward: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -329,11 +329,9 @@ def rms_norm_torch_backward(
                 rstd,
                 M,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                weight.stride(0),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *weight.stride(),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -345,11 +343,9 @@ def rms_norm_torch_backward(
                 grad_x,
                 rstd,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                weight.stride(0),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *weight.stride(),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -361,11 +357,9 @@ def rms_norm_torch_backward(
                 grad_x,
                 rstd,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                weight.stride(0),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *weight.stride(),
+                *x_view.stride(),
                 **options,
             )
     return grad_x, rstd

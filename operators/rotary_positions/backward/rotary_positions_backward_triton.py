@@ -263,7 +263,7 @@ def rotary_positions_backward(
             sin,
             grad_q,
             P,
-            positions.stride(0),
+            *positions.stride(),
             N=N,
             H=H,
             stride_grad_out_m=grad_out_view.stride(0),

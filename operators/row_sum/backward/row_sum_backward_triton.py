@@ -120,7 +120,7 @@ def row_sum_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
             grad_x,
             M,
             N,
-            grad_out_view.stride(0),
+            *grad_out_view.stride(),
             **options,
         )
     return grad_x

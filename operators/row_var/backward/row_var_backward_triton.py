@@ -203,7 +203,7 @@ def row_var_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     M = x.shape[:-1].numel()
     N = x.shape[-1]
     D = x.shape[-1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"row_var_backward: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -221,9 +221,8 @@ def row_var_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
                 M,
                 N,
                 D,
-                grad_out_view.stride(0),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -234,9 +233,8 @@ def row_var_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
                 grad_x,
                 N,
                 D,
-                grad_out_view.stride(0),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -247,9 +245,8 @@ def row_var_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
                 grad_x,
                 N,
                 D,
-                grad_out_view.stride(0),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *x_view.stride(),
                 **options,
             )
     return grad_x

@@ -152,9 +152,8 @@ def scale_shift_backward(grad_out: torch.Tensor, scale: torch.Tensor) -> torch.T
             grad_x,
             N,
             C,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            scale.stride(0),
+            *grad_out_view.stride(),
+            *scale.stride(),
             **options,
         )
     return grad_x

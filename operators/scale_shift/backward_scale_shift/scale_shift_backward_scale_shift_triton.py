@@ -258,7 +258,7 @@ def scale_shift_backward_scale_shift(
     N = grad_out.shape[0] * grad_out.shape[2] * grad_out.shape[3]
     N_SIZE = grad_out.shape[0]
     HW = grad_out.shape[-2:].numel()
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             "scale_shift_backward_scale_shift: at most 2**30 rows and columns, got "
             f"{M} and {N}"
@@ -278,12 +278,8 @@ def scale_shift_backward_scale_shift(
                 M,
                 N,
                 HW,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                grad_out_view.stride(2),
-                x_view.stride(0),
-                x_view.stride(1),
-                x_view.stride(2),
+                *grad_out_view.stride(),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -295,12 +291,8 @@ def scale_shift_backward_scale_shift(
                 grad_shift,
                 N,
                 HW,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                grad_out_view.stride(2),
-                x_view.stride(0),
-                x_view.stride(1),
-                x_view.stride(2),
+                *grad_out_view.stride(),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -312,12 +304,8 @@ def scale_shift_backward_scale_shift(
                 grad_shift,
                 N,
                 HW,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                grad_out_view.stride(2),
-                x_view.stride(0),
-                x_view.stride(1),
-                x_view.stride(2),
+                *grad_out_view.stride(),
+                *x_view.stride(),
                 **options,
             )
     return grad_scale, grad_shift

@@ -334,7 +334,7 @@ def sequence_log_probs_backward(
     M = logits.shape[:2].numel()
     N = logits.shape[2]
     S = logits.shape[1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"sequence_log_probs_backward: at most 2**30 rows and columns, got {M} "
             f"and {N}"
@@ -354,10 +354,9 @@ def sequence_log_probs_backward(
                 M,
                 N,
                 S,
-                labels_view.stride(0),
-                grad_log_probs.stride(0),
-                logits_view.stride(0),
-                logits_view.stride(1),
+                *labels_view.stride(),
+                *grad_log_probs.stride(),
+                *logits_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -369,10 +368,9 @@ def sequence_log_probs_backward(
                 grad_logits,
                 N,
                 S,
-                labels_view.stride(0),
-                grad_log_probs.stride(0),
-                logits_view.stride(0),
-                logits_view.stride(1),
+                *labels_view.stride(),
+                *grad_log_probs.stride(),
+                *logits_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -384,10 +382,9 @@ def sequence_log_probs_backward(
                 grad_logits,
                 N,
                 S,
-                labels_view.stride(0),
-                grad_log_probs.stride(0),
-                logits_view.stride(0),
-                logits_view.stride(1),
+                *labels_view.stride(),
+                *grad_log_probs.stride(),
+                *logits_view.stride(),
                 **options,
             )
     return grad_logits

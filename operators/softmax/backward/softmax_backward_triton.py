@@ -222,7 +222,7 @@ def softmax_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         return grad_x
     N = grad_out.shape[-1]
     M = grad_out.numel() // N
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"softmax_backward: at most 2**30 rows and columns, got {M} and {N}"
         )
@@ -237,10 +237,8 @@ def softmax_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
                 x_view,
                 grad_x,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -250,10 +248,8 @@ def softmax_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
                 x_view,
                 grad_x,
                 N,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                x_view.stride(0),
-                x_view.stride(1),
+                *grad_out_view.stride(),
+                *x_view.stride(),
                 **options,
             )
     return grad_x

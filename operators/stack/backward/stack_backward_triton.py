@@ -173,9 +173,7 @@ def stack_backward(grad_out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
                 grad_y,
                 M,
                 N,
-                grad_out.stride(0),
-                grad_out.stride(1),
-                grad_out.stride(2),
+                *grad_out.stride(),
                 **options,
             )
         elif kernel is stack_backward_1d_grid_kernel:
@@ -188,9 +186,7 @@ def stack_backward(grad_out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
                 grad_y,
                 M,
                 N,
-                grad_out.stride(0),
-                grad_out.stride(1),
-                grad_out.stride(2),
+                *grad_out.stride(),
                 **options,
             )
     return grad_x, grad_y

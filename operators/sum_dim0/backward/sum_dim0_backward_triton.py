@@ -123,7 +123,7 @@ def sum_dim0_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
             grad_x,
             M,
             N,
-            grad_out.stride(0),
+            *grad_out.stride(),
             **options,
         )
     return grad_x

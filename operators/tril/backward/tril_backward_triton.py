@@ -133,8 +133,7 @@ def tril_backward(grad_out: torch.Tensor) -> torch.Tensor:
             grad_x,
             N,
             M_SIZE,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
+            *grad_out_view.stride(),
             **options,
         )
     return grad_x

@@ -400,7 +400,7 @@ def triplet_margin_loss_backward(
     M = anchor.shape[0]
     N = anchor.shape[1]
     B = anchor.shape[0]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"triplet_margin_loss_backward: at most 2**30 rows and columns, got {M} "
             f"and {N}"
@@ -421,12 +421,9 @@ def triplet_margin_loss_backward(
                 M,
                 N,
                 B,
-                anchor.stride(0),
-                anchor.stride(1),
-                positive.stride(0),
-                positive.stride(1),
-                negative.stride(0),
-                negative.stride(1),
+                *anchor.stride(),
+                *positive.stride(),
+                *negative.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -441,12 +438,9 @@ def triplet_margin_loss_backward(
                 grad_negative,
                 N,
                 B,
-                anchor.stride(0),
-                anchor.stride(1),
-                positive.stride(0),
-                positive.stride(1),
-                negative.stride(0),
-                negative.stride(1),
+                *anchor.stride(),
+                *positive.stride(),
+                *negative.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -461,12 +455,9 @@ def triplet_margin_loss_backward(
                 grad_negative,
                 N,
                 B,
-                anchor.stride(0),
-                anchor.stride(1),
-                positive.stride(0),
-                positive.stride(1),
-                negative.stride(0),
-                negative.stride(1),
+                *anchor.stride(),
+                *positive.stride(),
+                *negative.stride(),
                 **options,
             )
     return grad_anchor, grad_positive, grad_negative

@@ -134,8 +134,7 @@ def triu_backward(grad_out: torch.Tensor) -> torch.Tensor:
             grad_x,
             N,
             A,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
+            *grad_out_view.stride(),
             **options,
         )
     return grad_x

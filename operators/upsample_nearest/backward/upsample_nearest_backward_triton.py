@@ -174,9 +174,7 @@ def upsample_nearest_backward(grad_out: torch.Tensor) -> torch.Tensor:
             grad_x,
             N,
             H,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            grad_out_view.stride(2),
+            *grad_out_view.stride(),
             **options,
         )
     return grad_x

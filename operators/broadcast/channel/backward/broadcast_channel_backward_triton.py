@@ -178,7 +178,7 @@ def broadcast_channel_backward(grad_out: torch.Tensor) -> torch.Tensor:
     N = grad_out.shape[0] * grad_out.shape[2] * grad_out.shape[3]
     N_SIZE = grad_out.shape[0]
     HW = grad_out.shape[-2:].numel()
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 2**30:
         raise ValueError(
             f"broadcast_channel_backward: at most 2**30 rows and columns, got {M} and "
             f"{N}"
@@ -195,9 +195,7 @@ def broadcast_channel_backward(grad_out: torch.Tensor) -> torch.Tensor:
                 M,
                 N,
                 HW,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                grad_out_view.stride(2),
+                *grad_out_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -207,9 +205,7 @@ def broadcast_channel_backward(grad_out: torch.Tensor) -> torch.Tensor:
                 grad_bias,
                 N,
                 HW,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                grad_out_view.stride(2),
+                *grad_out_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
@@ -219,9 +215,7 @@ def broadcast_channel_backward(grad_out: torch.Tensor) -> torch.Tensor:
                 grad_bias,
                 N,
                 HW,
-                grad_out_view.stride(0),
-                grad_out_view.stride(1),
-                grad_out_view.stride(2),
+                *grad_out_view.stride(),
                 **options,
             )
     return grad_bias

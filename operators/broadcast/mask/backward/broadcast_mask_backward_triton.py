@@ -153,9 +153,7 @@ def broadcast_mask_backward(grad_out: torch.Tensor) -> torch.Tensor:
             M,
             N,
             S,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            grad_out_view.stride(2),
+            *grad_out_view.stride(),
             **options,
         )
         broadcast_mask_backward_join_kernel[(cdiv(M, options["BLOCK_SIZE_M"]),)](
