@@ -280,7 +280,7 @@ class _Cut:
 
     def _is_of_windows(self, i: int) -> bool:
         """Whether nothing but convolutions read a value, images or volumes, whose channels they want side by side."""
-        users = [node for node in self.graph.nodes if Ref(i) in node.args]
+        users = [self.graph.nodes[j] for j in self.graph.readers[i]]
         windows = (n.op == "index" and n.convolution is not None and n.args[0] == Ref(i) for n in users)
         return bool(users) and all(windows) and len(self.graph.nodes[i].shape) in (4, 5)
 

@@ -215,7 +215,7 @@ def _ends(
 
 def _mean(graph: Graph, i: int) -> int:
     """A sum over its count, where nothing else is made of the sum."""
-    users = [j for j, node in enumerate(graph.nodes) if i in operands(node)]
+    users = graph.readers[i]
     if len(users) == 1 and graph.nodes[i].op == "sum":
         user = graph.nodes[users[0]]
         if user.op == "div" and user.args[0] == Ref(i) and not isinstance(user.args[1], Ref):
@@ -243,7 +243,7 @@ def _shown(graph: Graph, i: int) -> int:
     """What follows from a product is left as the last view that all who read it see it through, if its rows are rows
     of memory as well."""
     while _is_of_product(graph, i):
-        users = [j for j, other in enumerate(graph.nodes) if i in operands(other)]
+        users = graph.readers[i]
         is_read_once = len(users) == 1 and all(o.node != i for o in graph.outputs)
         shown = graph.nodes[users[0]] if is_read_once else None
         if shown is None or not (

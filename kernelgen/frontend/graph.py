@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -167,6 +168,15 @@ class Graph:
     """Results of composites whose derivative is better known as a whole: the node, what it is, its operands."""
     filled: tuple[str, ...] = ()
     """Sizes that the reference needs to be 1 or more: of no elements there is no greatest and no least."""
+
+    @cached_property
+    def readers(self) -> tuple[tuple[int, ...], ...]:
+        """The nodes that read each node, in order."""
+        found: list[list[int]] = [[] for _ in self.nodes]
+        for j, node in enumerate(self.nodes):
+            for i in dict.fromkeys(a.node for a in node.args if isinstance(a, Ref)):
+                found[i].append(j)
+        return tuple(map(tuple, found))
 
     @property
     def kind(self) -> str:
