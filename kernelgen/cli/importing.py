@@ -44,8 +44,8 @@ def import_(
             raise UsageError(f"{path} is there already: choose another --name, or write over it with --force")
     for path, made in zip(paths, specs, strict=True):
         write_atomic(path, made.text)
-        for line in made.notes:
-            note(f"note: {line}")
+    for line in dict.fromkeys(line for made in specs for line in made.notes):  # blocks have some in common
+        note(f"note: {line}")
     if json:
         found = [{"spec": str(p), "name": m.name, "notes": m.notes} for p, m in zip(paths, specs, strict=True)]
         emit({"specs": found} if blocks else found[0])
