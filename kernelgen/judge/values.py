@@ -34,8 +34,8 @@ _MANY_DRAWS = 32
 _ROUNDING = 2.0**-24
 """Of float32, relative to the result."""
 _MANY = 2**22
-"""Elements beyond which one disturbed oracle does, if many results speak for it; else there is one at least in which
-equal elements are disturbed alike."""
+"""Elements beyond which two disturbed oracles do, of which one disturbs equal elements alike, if many results speak for
+them."""
 _CHUNK = 2**22
 """Elements compared at once where results must be bit-identical."""
 
@@ -265,7 +265,7 @@ def _probes(run: _Run) -> int:
         return 0
     results = sum(math.prod(run.case.shape(t)) for t in run.operator.outputs)
     if results + sum(x.numel() for x in run.arguments) > _MANY:
-        return min(_PROBES, max(1, 2**10 // max(results, 1)))
+        return min(_PROBES, max(2, 2**10 // max(results, 1)))
     return min(_PROBES, max(2, 2**17 // max(results, 1)))
 
 
