@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_map_only
 
 
 class EagerMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -39,3 +41,40 @@ class InOrder(TorchFunctionMode):
             with sdpa_kernel(SDPBackend.MATH):
                 return func(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
+
+
+_WRITES = frozenset(
+    function
+    for name in ("index_copy", "index_put", "scatter")
+    for function in (getattr(torch, name), getattr(torch.Tensor, name), getattr(torch.Tensor, f"{name}_"))
+) | {torch.Tensor.__setitem__, torch.Tensor.put_}
+"""Which write elements to places that are given, and may be given twice."""
+
+
+class LastWrites(TorchFunctionMode):
+    """Under which the last of the elements that are written to one place stays there, as it does of torch's serial
+    loops: its CUDA kernels, and those for many elements on a CPU, keep any."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func not in _WRITES or kwargs.get("accumulate") or "reduce" in kwargs or any(x is True for x in args[3:]):
+            return func(*args, **kwargs)
+        with _disable_current_modes():
+            return _one_by_one(func, args, kwargs)
+
+
+def _one_by_one(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The call on a CPU, element after element."""
+    own = args[0]
+    (host, *rest), named = tree_map_only(torch.Tensor, lambda x: x.cpu(), (args, kwargs))
+    was = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        result = func(host, *rest, **named)
+    finally:
+        torch.use_deterministic_algorithms(was)
+    if result is None or result is host:
+        return own if host is own else own.copy_(host)
+    return result.to(own.device)

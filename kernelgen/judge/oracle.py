@@ -13,7 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from . import walks
-from .eager import EagerMode, InOrder
+from .eager import EagerMode, InOrder, LastWrites
 from .finfo import of_stored_dtypes
 from .model import Case, Function, Operator, Tensor
 from .selections import Selections
@@ -238,7 +238,7 @@ def in_float64(
         attended = Attention(rounded) if rounded else nullcontext()
         heard, calls = selections or InOrder(), rounded or nullcontext()
         limits = of_stored_dtypes(function, inputs)
-        with torch.no_grad(), limits, _Raise(), spelled, attended, heard, disturbed, calls:
+        with torch.no_grad(), limits, _Raise(), LastWrites(), spelled, attended, heard, disturbed, calls:
             return as_tuple(function(*raised))
     finally:
         torch.set_default_dtype(before)

@@ -13,7 +13,7 @@ import torch
 
 from . import device as devices
 from . import guards, inputs, memory, patience, values
-from .eager import InOrder
+from .eager import InOrder, LastWrites
 from .fences import Fences
 from .model import Case, Function, Operator, Trial
 from .mutants import Suite
@@ -144,7 +144,7 @@ def _output_sizes(setting: Setting) -> list[int]:
 def _eager(setting: Setting, buffers: Sequence[inputs.Buffer]) -> tuple[torch.Tensor, ...]:
     """PyTorch's own result; where its input checks refuse, the kernel's wrapper must refuse as well."""
     try:
-        with torch.no_grad(), InOrder():
+        with torch.no_grad(), InOrder(), LastWrites():
             before = _held(setting, buffers)
             outputs = tuple(as_tuple(devices.there(setting.operator.baseline)(*(b.view for b in buffers))))
             outputs = tuple(_taken(setting, buffers, outputs, before))
