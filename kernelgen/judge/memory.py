@@ -5,9 +5,14 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
 
 from . import device as devices
 from .bounds import PIECE
+from .eager import EagerMode
 from .inputs import storage_elements
 from .model import Case, Operator, Tensor
 from .oracle import Tiling
@@ -107,6 +112,32 @@ def takes_long(operator: Operator, case: Case, device: str) -> bool:
 def largest(operator: Operator, case: Case) -> int:
     """The elements of the largest tensor."""
     return max(math.prod(case.shape(t)) for t in (*operator.inputs, *operator.outputs))
+
+
+class _Sizes(EagerMode):  # type: ignore[no-untyped-call]
+    """Notes the elements of the largest result of any step."""
+
+    most = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.most = max(self.most, *(x.numel() for x in tree_leaves(result) if isinstance(x, torch.Tensor)), 0)
+        return result
+
+
+def largest_step(operator: Operator, case: Case) -> int:
+    """The elements of the largest tensor, those between the reference's steps included; of these only where the
+    reference's shapes follow from its inputs' shapes."""
+    sizes = _Sizes()  # type: ignore[no-untyped-call]
+    given = [torch.empty(case.shape(t), dtype=case.dtype(t), device="meta") for t in operator.inputs]
+    try:
+        with torch.no_grad(), sizes:
+            operator.pure(*given)
+    except (RuntimeError, NotImplementedError, ValueError, TypeError):  # torch has no such step on meta tensors
+        pass
+    return max(largest(operator, case), sizes.most)
 
 
 def does_not_fit(needed: int, device: str) -> str:

@@ -133,11 +133,13 @@ class Noise:
     """Whether inputs are moved too, which every kernel reads as they are."""
 
     def moved(self, x: torch.Tensor) -> torch.Tensor:
+        where = self.generator.device  # a number that a call gives lies on the host
         if self.alike:
-            odd = torch.randint(2**62, (), generator=self.generator, device=x.device) | 1
-            falls = x.view(torch.int64) * odd < 0
+            odd = torch.randint(2**62, (), generator=self.generator, device=where) | 1
+            falls = x.view(torch.int64) * odd.to(x.device) < 0
         else:
-            falls = torch.empty(x.shape, dtype=torch.bool, device=x.device).random_(0, 2, generator=self.generator)
+            drawn = torch.empty(x.shape, dtype=torch.bool, device=where).random_(0, 2, generator=self.generator)
+            falls = drawn.to(x.device)
         return x * torch.where(falls, 1 - PROBE, 1 + PROBE).double()
 
 

@@ -21,7 +21,8 @@ from .oracle import as_tuple
 from .replay import Replay
 
 REFUSABLE = 2**29
-"""A wrapper may say of a hidden case with a tensor of so many elements that this is more than it takes."""
+"""A wrapper may say of a hidden case with a tensor of so many elements, one between its steps included, that this is
+more than it takes."""
 
 
 class WrongError(Exception):
@@ -201,13 +202,14 @@ def _expect_refusal(setting: Setting, buffers: Sequence[inputs.Buffer], refusal:
 
 
 def _first_call(setting: Setting, buffers: Sequence[inputs.Buffer], fences: Fences) -> list[torch.Tensor]:
-    """A call; LimitError where a hidden case has a tensor of as many elements as a wrapper may refuse, and it does."""
+    """A call; LimitError where a tensor of a hidden case, or one between its steps, has as many elements as a wrapper
+    may refuse, and it does."""
     try:
         return _call(setting, buffers, fences)
     except WrongError as wrong:
         limit = str(wrong.__cause__) if isinstance(wrong.__cause__, ValueError) else ""
-        huge = setting.case.hidden and memory.largest(setting.operator, setting.case) >= REFUSABLE
-        if huge and limit.startswith(f"{setting.operator.name}: at most "):
+        own = re.match(rf"{re.escape(setting.operator.name)}\w*: at most ", limit)  # or that of one of its parts
+        if own and setting.case.hidden and memory.largest_step(setting.operator, setting.case) >= REFUSABLE:
             raise LimitError(f"the kernel refuses it: {limit}") from None
         raise
 

@@ -338,6 +338,19 @@ def test_a_hidden_case_of_many_elements_may_be_refused_by_the_kernel_and_is_left
     assert not judge.accuracy_case(operator, judge.Case(sizes)).passed
     shy = dataclasses.replace(operator, kernel=raises)
     assert not judge.accuracy_case(shy, judge.Case(sizes, hidden=True)).passed
+    monkeypatch.setattr(trial, "REFUSABLE", 81)
+    assert not judge.accuracy_case(operator, judge.Case(sizes, hidden=True)).passed
+
+    def between(x):
+        return x.repeat(1, 3).sum(1)
+
+    def part(x):
+        raise ValueError(f"sums_part_2: at most 8 columns, got {3 * x.shape[-1]}")
+
+    summed = judge.Operator("sums", part, between, between, (x,), (judge.Tensor("out", ("B",), "float32"),))
+    assert judge.accuracy_case(summed, judge.Case(sizes, hidden=True)).left_out.endswith("got 27")
+    monkeypatch.setattr(trial, "REFUSABLE", 82)
+    assert not judge.accuracy_case(summed, judge.Case(sizes, hidden=True)).passed
 
 
 def test_indices_that_were_drawn_beyond_what_they_index():
