@@ -254,8 +254,9 @@ def linear_int4_groups_library_kernel(
     BLOCK_K: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    tile_k = tl.program_id(0) // tl.cdiv(N, BLOCK_N)
-    tile_n = tl.program_id(0) % tl.cdiv(N, BLOCK_N)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    tile_k = tl.program_id(0) // tiles_n
+    tile_n = tl.program_id(0) % tiles_n
     start = tile_k * BLOCK_K
     ks = (start + tl.arange(0, BLOCK_K)).to(tl.int64)
     first_col = tile_n * BLOCK_N

@@ -336,8 +336,9 @@ def linear_int8_written_kernel(
     BLOCK_K: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    tile_n = tl.program_id(0) // tl.cdiv(K, BLOCK_K)
-    tile_k = tl.program_id(0) % tl.cdiv(K, BLOCK_K)
+    tiles_k = tl.cdiv(K, BLOCK_K)
+    tile_n = tl.program_id(0) // tiles_k
+    tile_k = tl.program_id(0) % tiles_k
     first_col = tile_n * BLOCK_N
     cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
     col_mask = cols < N

@@ -91,7 +91,8 @@ def test_addresses_of_a_shipped_operator_are_within_its_tensors(file: Path, monk
             except OutOfBounds as error:
                 pytest.fail(f"{case.label}: {error}")
     assert ran
-    assert all(ran.values())
+    launches = "@triton.jit" in Path(str(module.__file__)).read_text("utf-8")  # else all of it is torch's call
+    assert all(ran.values()) or not launches
     assert all("at most" in text or "needs " in text for text in said), said  # a limit of ours, or a constraint
 
 

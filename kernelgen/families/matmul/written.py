@@ -129,13 +129,14 @@ def _writes(
     tiled = tiled_by_blocks(body)
     writer = Writer(spec, body, tiled, blocks=blocks)
     first, last = shape = tuple(axis for n in (outer, inner) for axis in tiled.all if axis.name == n)
-    tiles = kernels.cdiv(last.size, last.block)
-    numbers = {first: scalar("int_div", ir.Program(0), tiles), last: scalar("int_mod", ir.Program(0), tiles)}
+    tiles = f"tiles_{last.name}"
+    numbers = {first: scalar("int_div", ir.Program(0), ir.Name(tiles)), last: scalar("int_mod", ir.Program(0), ir.Name(tiles))}
     writer.tile = shape
     (source,) = (a.value for a in body.lowered.values[factor].args if isinstance(a, Use))
     lets = writer.builder.lets([source], shape)
     numbered = (ir.Name(first.index, (first,)), last.size), (ir.Name(last.index, (last,)), None)
     inside = trimmed((
+        ir.Let((tiles,), kernels.cdiv(last.size, last.block)),
         *(ir.Let((f"tile_{axis.name}",), number) for axis, number in numbers.items()),
         *(let for axis in shape for let in writer.numbers(body.extent(axis.name), axis, f"tile_{axis.name}")),
         *lets,
