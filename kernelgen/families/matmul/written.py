@@ -130,7 +130,8 @@ def _writes(
     writer = Writer(spec, body, tiled, blocks=blocks)
     first, last = shape = tuple(axis for n in (outer, inner) for axis in tiled.all if axis.name == n)
     tiles = f"tiles_{last.name}"
-    numbers = {first: scalar("int_div", ir.Program(0), ir.Name(tiles)), last: scalar("int_mod", ir.Program(0), ir.Name(tiles))}
+    by = ir.Program(0), ir.Name(tiles)
+    numbers = {first: scalar("int_div", *by), last: scalar("int_mod", *by)}
     writer.tile = shape
     (source,) = (a.value for a in body.lowered.values[factor].args if isinstance(a, Use))
     lets = writer.builder.lets([source], shape)
