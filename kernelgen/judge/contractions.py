@@ -3,7 +3,7 @@
 Of r = sum of K products p_k = a_k * b_k, computed at a precision, the error is taken for a random number
 
     e = N(0, 1) * sqrt(2/3 o**2 * sum(p_k**2)  +  u**2 * (K/2 * sum(p_k**2) + (K/3 + q * K**2/48) * r**2))
-        +  t * (c - m * K/44 * u * r)
+        +  t * (c - m * K/44 * u * r  +  N'(0, 1) * m * K/70 * u * sqrt(sum(p_k**2)))
 
 u: the unit roundoff of the sum, 2**-24 in float32, also for operands in float16 and bfloat16 (2**-53 in float64);
 o: that of an operand as it is multiplied, 2**-11 where torch is set to TF32, 2**-8 where it is set to bfloat16, 0
@@ -16,7 +16,9 @@ Where they come from. A rounding is uniform within +-o, o**2/3 in the mean of sq
 Cut off, an operand loses o * 0.72 on average (1/m over the mantissas 1 <= m < 2), a product twice that: all shrink
 alike, and equal operands by the same. Matrix units cut off partial sums too (Fasi, Higham, Mikaitis, Pranesh,
 "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science 7, 2021), every 16 products: u * 0.72 of r/2 in the
-mean, K/16 times. That does not average out in a mean of many such sums.
+mean, K/16 times. That does not average out in a mean of many such sums. Terms of random signs leave partial sums that
+wander and are cut off on the way: of those that end near 0 the sum has K**3/12 * mean(p**2) in the mean of squares,
+which makes u * 0.72/16 * K * sqrt(1/12) of sqrt(sum(p**2)), K/77; 120 such sums of 32768 products came to K/68.
 Each of the K partial sums is rounded, by u at most; the kth of terms of random signs around the mean r/K has the square
 k * mean(p**2) + (k/K * r)**2, which is summed over k. That errors add up in the square is the probabilistic
 bound sqrt(K) * u of Higham and Mary ("A New Approach to Probabilistic Rounding Error Analysis", SIAM J. Sci. Comput.
@@ -172,18 +174,24 @@ class Errors:
 
     def of(self, called: Contraction, a: torch.Tensor, b: torch.Tensor, at: Precision) -> torch.Tensor:
         """What the sums of products of a and b, in float64, may be off by; 0 where that is not finite."""
-        exact, spread, largest = self.known.of(f"spread {called.key} {at}", (a, b), lambda: _spread(called, a, b, at))
+        exact, spread, largest, squares = self.known.of(
+            f"spread {called.key} {at}", (a, b), lambda: _spread(called, a, b, at)
+        )
         drawn = torch.empty_like(exact).normal_(generator=self.generator)
         error = drawn * spread
         if self.truncating:
             error += self.known.of(f"cut {called.key} {at}", (a, b), lambda: (_cut(called, a, b, at, exact),))[0]
+            if at.kept > at.sum:
+                wandered = torch.empty_like(exact).normal_(generator=self.generator)
+                error += wandered * squares.sqrt() * (at.sum * called.length / 70)
         error = torch.where(error.isfinite(), error, 0)
         found, most = _largest(error), float(largest)
         return error * (most / found) if found > most else error
 
 
 def _spread(called: Contraction, a: torch.Tensor, b: torch.Tensor, at: Precision) -> tuple[torch.Tensor, ...]:
-    """The sums of products of a and b, the spread of their errors, and the most that is accepted of these."""
+    """The sums of products of a and b, the spread of their errors, the most that is accepted of these, and the sums of
+    the squares of the products."""
     exact, squares = called.product(a, b), called.product(a * a, b * b)
     per_product = at.operand**2 * 2 / 3 + at.sum**2 * called.length / 2
     variance = squares * per_product + exact * exact * (at.sum**2 * called.length / 3)
@@ -200,7 +208,7 @@ def _spread(called: Contraction, a: torch.Tensor, b: torch.Tensor, at: Precision
     # sums of equal products in pairs are exact: torch's own error tells nothing of others there
     if at == Precision(_FLOAT32) and exact.numel() >= POOL and not bool(are_alike.any()):
         most = LOOSEST / K * _largest(called.product(a.float(), b.float()).double() - exact)
-    return exact, variance.clamp_(min=0).sqrt_(), torch.tensor(most, dtype=torch.float64)
+    return exact, variance.clamp_(min=0).sqrt_(), torch.tensor(most, dtype=torch.float64), squares
 
 
 def _cut(called: Contraction, a: torch.Tensor, b: torch.Tensor, at: Precision, exact: torch.Tensor) -> torch.Tensor:

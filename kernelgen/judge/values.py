@@ -29,7 +29,7 @@ _SETTLING = 8
 """Disturbed oracles that must agree on NaN and infinities before a candidate is held to them."""
 _PROBES = 8
 """Disturbed oracles where there are few elements: by chance two disturbances may cancel in all that are sensitive."""
-_NEAR, _AGAIN = 2.0, 4
+_NEAR, _AGAIN = 8.0, 4
 """A candidate that is over its bound by no more is held once more to one for which so many times as many oracles are
 disturbed: of eight the furthest may fall short of what an honest kernel is off by."""
 _MANY_DRAWS = 32
