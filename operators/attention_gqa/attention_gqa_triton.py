@@ -303,12 +303,13 @@ SCHEDULES = (
         {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
     ),
     (
-        None,
+        512,
         128,
         2,
         attention_gqa_kernel,
         {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
     ),
+    (None, 128, 2, torch.nn.functional.scaled_dot_product_attention, {}),
     (
         None,
         128,
@@ -443,4 +444,12 @@ def attention_gqa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Te
                 PRECISION=precision(),
                 **options,
             )
+        elif kernel is torch.nn.functional.scaled_dot_product_attention:
+            out = torch.nn.functional.scaled_dot_product_attention(
+                q.detach(),
+                k.detach(),
+                v.detach(),
+                is_causal=True,
+                enable_gqa=True,
+            ).contiguous()
     return out

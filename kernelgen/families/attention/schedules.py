@@ -114,9 +114,13 @@ def first_table(body: AttentionBody) -> Table:
 def _calls_torch(body: AttentionBody, head: int) -> bool:
     """Whether torch's attention is named for long heads of that size. Beyond 128 none was measured, and what
     torch falls back to adds minus infinity to hidden scores: of infinite or NaN ones that is NaN, where a mask hides
-    them. Nor was any of long queries whose heads share keys, which torch writes out in float32."""
-    shares = not set(body.extent("batch").axes) <= body.lowered.values[body.softmax.key].axes
-    return bool(body.library) and not shares and (head <= 128 or not body.mask().bounds)
+    them."""
+    return bool(body.library) and not _shares_keys(body) and (head <= 128 or not body.mask().bounds)
+
+
+def _shares_keys(body: AttentionBody) -> bool:
+    """Whether several heads have the same keys."""
+    return not set(body.extent("batch").axes) <= body.lowered.values[body.softmax.key].axes
 
 
 def _table(body: AttentionBody) -> Table:
@@ -141,6 +145,8 @@ def _table(body: AttentionBody) -> Table:
         return (*rows, *whole, table_row(_SPLIT.replace(**stages)))
     if _calls_torch(body, head):
         return (few, *short, table_row(best, M=_LONG, itemsize=2), table_row(wide, M=_LONG), table_row(_LIBRARY))
+    if _shares_keys(body) and body.library and head <= 128:  # in float32 torch writes the keys out for every head
+        return (few, *short, table_row(best, M=_LONG, itemsize=2), table_row(_LIBRARY, itemsize=2), table_row(wide))
     return (few, *short, table_row(best, itemsize=2), table_row(wide))
 
 
