@@ -59,16 +59,16 @@ def step_notes(plan: Plan) -> tuple[str, ...]:
 
 
 def _choice_notes(plan: ChoicesPlan) -> tuple[str, ...]:
-    """What decides which kernels run, and which of them have the schedules that are tuned."""
+    """What decides which kernels run, and which of them use the tuned schedules."""
     fork = plan.spec.fork
     names = [t.name for t in deciding(plan.spec)] + ([f"`{fork.text}`"] if fork else [])
     if not names:
         return ()
-    chosen = f"what runs is decided by {' and '.join(names)}"
+    chosen = f"which code runs depends on {' and '.join(names)}"
     apart = " and ".join(one.choice.spec.name for one in plan.alternatives if not one.is_tuned)
     if not apart:
-        return (f"{chosen}; all have the schedules that are tuned",)
-    return (f"{chosen}; those of {apart} have schedules of their own, which are not tuned",)
+        return (f"{chosen}; every way of calling uses the tuned schedules",)
+    return (f"{chosen}; {apart} keeps its first schedules, which are not tuned",)
 
 
 def _given(spec: OperatorSpec) -> set[str]:

@@ -21,7 +21,7 @@ from kernelgen.families.attention_backward.lowering import searched
 from kernelgen.families.convolution import schedules as convolution_schedules
 from kernelgen.families.convolution.lowering import ConvolutionBody
 from kernelgen.families.dtypes import ITEMSIZE
-from kernelgen.families.family import Family
+from kernelgen.families.family import LIBRARY, Family
 from kernelgen.families.kernel import Body, body_of, make_body
 from kernelgen.families.keys import key_tensor, rows_and_bytes
 from kernelgen.families.lowering import lower_values
@@ -71,6 +71,7 @@ RETARGET: dict[str, Callable[[KernelPlan, Chip], KernelPlan]] = {"npu": npu.reta
 """How a plan is made anew for a chip, by the family of chips."""
 
 _TWO_KERNELS = "every row leaves a number, and a second kernel reduces these in an order that never changes"
+_TORCHS_ORDER = "where the schedule table names torch's call, torch decides how products are summed"
 _TAKEN = frozenset(
     [
         *("M", "N", "n_elements", "num_parts", "num_tiles", "tiles", "num_sms", "num_waiting"),
@@ -179,11 +180,11 @@ def _one_kernel(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -
     except Unlowerable as error:
         line = graph.statements[error.statement].line if error.statement is not None else 1
         place = spec.reference_place
-        raise UnsupportedError(
-            [Mistake(spec.path, place.line + line - 1, place.column, f"unsupported: {error}")]
-        ) from None
-    order = family.notes(spec, bodies[0])
-    plan = KernelPlan(spec, name, bodies[0], (), (*notes, *order, *_notes(spec, bodies[0])), filled=graph.filled)
+        mistake = Mistake(spec.path, place.line + line - 1, place.column, f"unsupported: {error}")
+        raise UnsupportedError([mistake]) from None
+    of_library = (_TORCHS_ORDER,) if LIBRARY in family.variants(bodies[0]) else ()
+    notes = (*notes, *family.notes(spec, bodies[0]), *of_library, *_notes(spec, bodies[0]))
+    plan = KernelPlan(spec, name, bodies[0], (), notes, filled=graph.filled)
     for part, body in zip(parts[1:], bodies[1:], strict=True):
         then = KernelPlan(part.spec, reduction.NAME, replace(body, of_rows=True), (TableRow((), reduction.OF_ROWS),))
         plan = replace(plan, then=then, notes=(*plan.notes, _TWO_KERNELS))

@@ -18,6 +18,10 @@ Table = tuple[TableRow, ...]
 """A schedule table: the first row that serves a problem wins, and the last serves all."""
 
 
+LIBRARY = "library"
+"""The variant that is a call of torch's."""
+
+
 class FirstTable(Protocol):
     def __call__(self, body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None = None, /) -> Table:
         """The table before anything is measured. `shapes`: rows and columns of what is timed."""

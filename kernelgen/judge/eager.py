@@ -9,7 +9,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 
 class EagerMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -59,10 +59,17 @@ class LastWrites(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func not in _WRITES or kwargs.get("accumulate") or "reduce" in kwargs or any(x is True for x in args[3:]):
+        adds = kwargs.get("accumulate") or "reduce" in kwargs or any(x is True for x in args[3:])
+        if func not in _WRITES or adds or not _names_places(args[1:], kwargs):
             return func(*args, **kwargs)
         with _disable_current_modes():
             return _one_by_one(func, args, kwargs)
+
+
+def _names_places(*given: Any) -> bool:
+    """Whether a tensor of whole numbers is among what a call is given: a slice or a mask names no place twice."""
+    tensors = (x for x in tree_leaves(given) if isinstance(x, torch.Tensor))
+    return any(x.dtype in (torch.int32, torch.int64) for x in tensors)
 
 
 def _one_by_one(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -26,6 +26,8 @@ _MANY_ROWS = 70_001
 _NAME = re.compile(r"\.\.\.|[A-Za-z]\w*")
 _OVER = 2**31
 """Elements beyond which 32-bit offsets overflow."""
+_MANY = 2**22
+"""Elements beyond which a case of a product takes seconds of a GPU: four sizes of 257 are 4.4 billion."""
 
 
 def hidden_cases(operator: Operator, cases: Sequence[Case], device: str, *, large: bool | None = None) -> list[Case]:
@@ -45,7 +47,9 @@ def hidden_cases(operator: Operator, cases: Sequence[Case], device: str, *, larg
         Case(sizes, dtypes, layout=layout, hidden=True, given=given)
         for (sizes, layout), (dtypes, given) in zip(derived, itertools.cycle(bindings), strict=False)
     ]
-    result = [case for case in result if _has_indices(operator, case)]
+    result = [_served(operator, case) for case in result if _has_indices(operator, case)]
+    if operator.multiplied:
+        result = [_bounded(operator, case) for case in result]
     if device == "cuda":
         result = [case for case in result if _has_rows(operator, case)]
     if device == "cuda" and large is not False:
@@ -141,6 +145,31 @@ def _products(operator: Operator, names: Sequence[str], *, few: bool) -> Iterato
     yield of(5, dict.fromkeys(summed, 257 if few else 4099)), "contiguous"
     for layout in LAYOUTS[:1] if few else LAYOUTS:
         yield of(17 if few else 129), layout
+
+
+def _served(operator: Operator, case: Case) -> Case:
+    """The case, or where windows and groups need more than the two or three that most of its sizes are, with these
+    made eight if that helps."""
+    if 0 in case.sizes.values() or not _is_refused(operator, case):
+        return case
+    sizes = {n: 8 if size in (2, 3) else size for n, size in case.sizes.items()}
+    wider = replace(case, sizes=sizes, label="")
+    return case if _is_refused(operator, wider) else wider
+
+
+def _bounded(operator: Operator, case: Case) -> Case:
+    """The case with sizes made smaller until no step has more than `_MANY` elements: first those that one input alone
+    has, as pixels and rows do. The largest size stays, which is what the case is about, where another is smaller."""
+    counted = Counter(name for t in operator.inputs for name in _names_in(t))
+    names = [n for n in _names(operator) if n != ELLIPSIS]
+    most = max((_product(case.sizes[n]) for n in names), default=0)
+    kept = [n for n in names if case.sizes[n] == most]
+    for _, small, name in sorted(((counted[n] > 1, -s, n) for n in names for s in (17, 5)), key=lambda x: x[:2]):
+        if memory.largest_step(operator, case) <= _MANY:
+            break
+        if name not in kept[:1] if len(kept) < len(names) else _product(case.sizes[name]) > -small:
+            case = replace(case, sizes={**case.sizes, name: min(-small, _product(case.sizes[name]))}, label="")
+    return case
 
 
 def _sizes(names: Sequence[str], last: int, leading: tuple[int, ...], changed: Sizes | None = None) -> Sizes:

@@ -108,8 +108,8 @@ def check(
     if operator.exact:
         return _check_bits(run)
     casts = _casts(run)
-    keep = mutants is not None and _fits_one_tile(run)
-    if not keep:  # most candidates keep to the bound of PyTorch's error: what widens it takes some twenty more oracles
+    run = run if _fits_one_tile(run) else replace(run, mutants=None)
+    if run.mutants is None:  # most keep to the bound of PyTorch's error: what widens it takes some twenty oracles more
         outcome = _held(run, casts, verbose, draws=0)
         if not outcome.complaint and not outcome.selects:
             return outcome
@@ -132,7 +132,7 @@ def _held(run: _Run, casts: frozenset[torch.dtype], verbose: bool, *, draws: int
     undecided = [0] * len(operator.outputs)
     selects: list[bool] = []
     tiling = Tiling(operator, case)
-    keep = draws > 0 and run.mutants is not None and _fits_one_tile(run)
+    keep = draws > 0 and run.mutants is not None
 
     def visit(part: Part) -> None:
         i = part.output

@@ -16,6 +16,7 @@ Weights are rounded before they weigh values, as the reference rounds them, but
 undivided.
 Float32 is multiplied as torch does: in TF32 where
 torch.backends.cuda.matmul.fp32_precision is tf32.
+Where the schedule table names torch's call, torch decides how products are summed.
 """
 
 import functools

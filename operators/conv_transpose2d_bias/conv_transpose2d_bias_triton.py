@@ -6,6 +6,7 @@ Products are summed in float32, tap after tap of the window, in an order that ne
 changes.
 Float32 is multiplied as torch convolves it: in TF32 where torch.backends.cudnn.conv
 says so.
+Where the schedule table names torch's call, torch decides how products are summed.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 """

@@ -2,7 +2,8 @@
 """layer_norm_optional: Normalise each row to mean 0 and variance 1, then scale and
 shift it where weight and bias are given.
 
-What runs is decided by weight and bias; all have the schedules that are tuned.
+Which code runs depends on weight and bias; every way of calling uses the tuned
+schedules.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 An input whose dimensions cannot be merged without a copy is copied first (torch's

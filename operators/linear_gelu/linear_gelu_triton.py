@@ -7,6 +7,7 @@ Products are summed in float32, block after block of what is summed over, in an 
 that never changes.
 Float32 is multiplied as torch does: in TF32 where
 torch.backends.cuda.matmul.fp32_precision is tf32.
+Where the schedule table names torch's call, torch decides how products are summed.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 An input whose dimensions cannot be merged without a copy is copied first (torch's

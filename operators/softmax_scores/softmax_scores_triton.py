@@ -2,7 +2,7 @@
 """softmax_scores: Softmax of attention scores, scaled; with causal, of the keys up
 to the query's own place.
 
-What runs is decided by causal; all have the schedules that are tuned.
+Which code runs depends on causal; every way of calling uses the tuned schedules.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 A row is multiplied by the reciprocal of what divides it: at most one more rounding an

@@ -208,6 +208,42 @@ def test_hidden_cases_of_many_sizes_stay_small(device):
         assert all({c.sizes[name] for c in found} >= set(hidden.EDGES) for name in "NCHW")
 
 
+def windowed(x, w):
+    if x.shape[2] < 3 or x.shape[3] < 3 or w.shape[0] % 4:
+        raise ValueError("a window is larger than its input")
+    return torch.nn.functional.conv2d(x, w)
+
+
+def of_windows(**kwargs):
+    x, w = judge.Tensor("x", tuple("NCHW"), "T"), judge.Tensor("w", ("K", "C", 3, 3), "T")
+    out = judge.Tensor("out", ("N", "K", "H - 2", "W - 2"), "T", rows=0)
+    return judge.Operator("windowed", windowed, windowed, windowed, (x, w), (out,), **kwargs)
+
+
+def test_where_windows_and_groups_need_more_than_two_the_other_sizes_of_hidden_cases_grow():
+    found = hidden.hidden_cases(
+        of_windows(), [judge.Case(dict.fromkeys("NCHWK", 8), {"T": "float32"})], "cuda", large=False
+    )
+    served = [c.sizes for c in found if min(c.sizes["H"], c.sizes["W"]) >= 3 and c.sizes["K"] % 4 == 0]
+    for name in "NCHW":
+        assert {s[name] for s in served} >= {1, 31, 33, 127, 129, 4099} - ({1} if name in "HW" else set())
+    assert {128} <= {s["K"] for s in served}
+    assert len(served) < len(found), "those that both refuse stay"
+
+
+def test_hidden_cases_of_convolutions_take_no_seconds():
+    """Five sizes of 257 are 1.1e12 elements, and steps between have more than inputs and outputs."""
+    op = of_windows(multiplied=True)
+    found = hidden.hidden_cases(op, [judge.Case(dict.fromkeys("NCHWK", 8), {"T": "float32"})], "cuda", large=False)
+    most = {c.label: memory.largest_step(op, c) for c in found if c.sizes["N"] < 70_000}
+    assert max(most.values()) <= 2**22, max(most, key=most.get)
+    for name in "NCHWK":
+        assert max(c.sizes[name] for c in found) >= 1025
+    assert any(
+        c.sizes["C"] > 120 and c.sizes["K"] > 120 and c.sizes["N"] * c.sizes["H"] * c.sizes["W"] > 256 for c in found
+    )
+
+
 def test_memory_is_estimated_before_anything_is_allocated(monkeypatch):
     big = judge.Case({"...": (1024, 1024), "D": 1024}, {"T": "float16"})
     bytes_of_x = 2 * 1024**3

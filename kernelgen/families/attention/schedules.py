@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from kernelgen.families.attention.lowering import AttentionBody
 from kernelgen.families.attention.writer import length, power
+from kernelgen.families.family import LIBRARY as LIBRARY
 from kernelgen.families.family import Kernels, Table, Variant
 from kernelgen.families.forms import PRINTED
 from kernelgen.families.kernel import Body
 from kernelgen.frontend.indices import Expr, leaves
 from kernelgen.plan import Parameter, Schedule, table_row
 
-TILES, BOXES, SPLIT, LIBRARY = "tiles", "boxes", "split", "library"
+TILES, BOXES, SPLIT = "tiles", "boxes", "split"
 MEANINGS = {
     TILES: "a program has a tile of queries and walks over the keys that these see in blocks, loaded by pointers",
     BOXES: "the same, with tiles that the copy engine brings (sm_90 and newer); else as `tiles`",

@@ -10,6 +10,7 @@ from math import prod
 
 from kernelgen.families.convolution.lowering import SPACE, ConvolutionBody
 from kernelgen.families.convolution.phases import phases_of
+from kernelgen.families.family import LIBRARY as LIBRARY
 from kernelgen.families.family import Kernels, Table, Variant
 from kernelgen.families.forms import PRINTED
 from kernelgen.families.matmul.kernels import reduces
@@ -17,7 +18,7 @@ from kernelgen.families.matmul.schedules import SHARED_BYTES
 from kernelgen.plan import Parameter, Schedule, table_row
 from kernelgen.spec.model import Size
 
-BOXES, GATHER, FOLDED, LIBRARY = "boxes", "gather", "folded", "library"
+BOXES, GATHER, FOLDED = "boxes", "gather", "folded"
 MEANINGS = {
     BOXES: "a program computes a box of pixels by channels, tap by tap, from boxes of the channels-last input that the "
     "copy engine brings (sm_90 and newer); else as `gather`",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelgen.families.dtypes import ITEMSIZE
+from kernelgen.families.family import LIBRARY as LIBRARY
 from kernelgen.families.family import Kernels, Table, Variant
 from kernelgen.families.forms import PRINTED
 from kernelgen.families.kernel import Body
@@ -18,7 +19,7 @@ from kernelgen.families.matmul.writer import extents_of, group_size, multiplies_
 from kernelgen.families.values import Unlowerable, Use
 from kernelgen.plan import Parameter, Schedule, table_row
 
-TILES, BOXES, SPLIT, VECTOR, WRITTEN, LIBRARY = "tiles", "boxes", "split", "vector", "written", "library"
+TILES, BOXES, SPLIT, VECTOR, WRITTEN = "tiles", "boxes", "split", "vector", "written"
 MEANINGS = {
     TILES: "a program computes a tile of the result, and loads tiles of the factors by pointers",
     BOXES: "the same, with tiles that the copy engine brings (sm_90 and newer); else as `tiles`",
