@@ -3,6 +3,7 @@
 import importlib
 import json
 import random
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -255,7 +256,7 @@ def test_the_spaces_of_the_tuner_are_there(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 class Clock:
-    """An evaluator on which a kernel takes as long as its rows are many."""
+    """An evaluator on which a program more costs twice its share, and the first a percent besides."""
 
     def __init__(self) -> None:
         self.rng = random.Random(1)
@@ -264,7 +265,8 @@ class Clock:
         return Evaluation(candidate.source_hash, Status.OK)
 
     def final(self, candidate: Candidate, current: Candidate, cases: Sequence[Case]) -> Evaluation:
-        more = 1.03 if "M + M * 3 // 100" in candidate.source else 1.0
+        planted = re.search(r"M \+ M \* (\d+) // 1000", candidate.source)
+        more = 1.01 + 2 * int(planted[1]) / 1000 if planted else 1.0
         ratio = self.rng.gauss(1 / more, 0.002)
         interval = Interval(ratio, ratio - 0.003, ratio + 0.003)
         timings = [CaseTiming(c.label, "measured", 65 * more, "current", 65, ratio, interval) for c in cases]
@@ -274,16 +276,18 @@ class Clock:
 def test_what_the_gate_calls_is_counted_and_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(FOLDER)
     tried = importlib.import_module("gate")
-    source, slowed, same = (text.splitlines() for text in tried.texts())
+    source, slowed, same = (text.splitlines() for text in tried.texts(30))
     assert sum(a != b for a, b in zip(source, slowed, strict=True)) == 2
     assert same[:-1] == source
     case = next(c for c in load_spec(find_spec("softmax")[0]).performance if c.label == tried.CASE)
     tried.compare(Clock(), case, {"device": "a GPU"}, 20, 60.0, tmp_path)
     row = json.loads((tmp_path / "gate.json").read_text())
+    assert row["more_programs"] == 0.01, "what costs 3 % is planted, whatever share of the programs that takes"
     assert (row["planted"]["slower"], row["planted"]["runs"]) == (20, 20)
     assert (row["same"]["unchanged"], row["same"]["runs"]) == (20, 20)
     said = tried.page("<!-- gate.json -->\n?\n<!-- end of gate.json -->\n", row)
-    assert "called slower in 20 of 20" in " ".join(said.split())
+    # of two measurements the gate keeps the one that says less
+    assert re.search(r"a slowdown of (2[.][789]|3[.]0) % planted in .* slower in 20 of 20", " ".join(said.split()))
     kept = FOLDER / "gate.json"
     ci = (FOLDER.parent / "ci.md").read_text("utf-8")
     assert not kept.exists() or tried.page(ci, json.loads(kept.read_text())) == ci

@@ -6,10 +6,10 @@ tables of kernels, ceilings.
     python docs/benchmarks/tuner.py --only record/matmul tune/softmax # single parts, in this order
     python docs/benchmarks/tuner.py --dry                             # the spaces and what would run; needs no GPU
 
-A part takes LIMIT_S at most and is then ended. tuner.json is written whenever something is known, and keeps what
-earlier calls found; a line says what a part came to. After --seconds no part begins; one that is at work when the
-process is interrupted or ended leaves what it has. Each works in a folder of its own with caches of its own, so that
-"from nothing" means it. Helion is asked where it is installed.
+A part takes LIMIT_S at most and is then ended, all of them after --seconds. tuner.json is written whenever something
+is known, and keeps what earlier calls found; a line says what a part came to. One that is at work when the process is
+interrupted or ended leaves what it has. Each works in a folder of its own with caches of its own, so that "from
+nothing" means it. Helion is asked where it is installed.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 MAIN = [sys.executable, "-c", "import sys; from kernelgen.cli.app import main; sys.exit(main())"]
-LIMIT_S, SETTLE_S, ENDING_S = 100.0, 40.0, 10.0
-"""Of a part; of it what a search leaves for its end; and what an interrupted command has to leave what it knows."""
+LIMIT_S, LONG_S, SETTLE_S, ENDING_S = 100.0, 200.0, 40.0, 10.0
+"""Of a part; of one that compiles hundreds of products; of it what a search leaves for its end; and what an interrupted
+command has to leave what it knows."""
 LEAST_S = 30.0
 """A part that has less is not begun."""
 MEMORY_BOUND, PRODUCTS = ("softmax", "rms_norm", "layer_norm"), ("matmul", "attention")
@@ -88,19 +89,24 @@ class Call:
     error: str
 
 
-def call(folder: Path, command: list[str], limit: float, cache: str = "triton") -> Call:
-    """Run a command; one that is not done in time is interrupted, so that it leaves what it knows, then killed."""
+def call(folder: Path, command: list[str], end: float, cache: str = "triton") -> Call:
+    """Run a command until `end`, by time.monotonic(); one that is not done ENDING_S before is interrupted, so that it
+    leaves what it knows, then killed."""
     began = time.monotonic()
+    limit = max(end - ENDING_S - began, 1.0)
     search = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     own = {"XDG_CACHE_HOME": str(folder / "cache"), "TRITON_CACHE_DIR": str(folder / cache), "PYTHONPATH": search}
     with (folder / "out").open("w+") as out, (folder / "err").open("w+") as err:
         running = subprocess.Popen(command, cwd=folder, env={**os.environ, **own}, stdout=out, stderr=err)
-        for patience, then in ((limit, signal.SIGINT), (ENDING_S, signal.SIGKILL), (None, signal.SIGKILL)):
-            try:
-                running.wait(patience)
-                break
-            except subprocess.TimeoutExpired:
-                running.send_signal(then)
+        try:
+            for patience, then in ((limit, signal.SIGINT), (ENDING_S, signal.SIGKILL), (None, signal.SIGKILL)):
+                try:
+                    running.wait(patience)
+                    break
+                except subprocess.TimeoutExpired:
+                    running.send_signal(then)
+        finally:
+            running.kill()  # where this process was interrupted
         out.seek(0)
         err.seek(0)
         said, complaint = out.read().strip(), err.read().strip()
@@ -116,30 +122,40 @@ def call(folder: Path, command: list[str], limit: float, cache: str = "triton") 
     return Call(seconds, None, failed or "printed nothing")
 
 
-def kernelgen(folder: Path, *arguments: str, limit: float = LIMIT_S) -> Call:
-    return call(folder, [*MAIN, *arguments, "--json"], limit)
+def kernelgen(folder: Path, end: float, *arguments: str) -> Call:
+    return call(folder, [*MAIN, *arguments, "--json"], end)
 
 
-def compared(name: str, folder: Path, limit: float, dry: bool, keep: Keep) -> None:
+def share(end: float, part: float) -> float:
+    """When a part of the time until `end` is over."""
+    return end - (1 - part) * (end - time.monotonic())
+
+
+def searching(end: float) -> tuple[str, str]:
+    """How long a search may take that has to end by then."""
+    return "--max-minutes", f"{max(end - time.monotonic() - SETTLE_S, 5) / 60:.2f}"
+
+
+def compared(name: str, folder: Path, end: float, dry: bool, keep: Keep) -> None:
     """kernelgen's tuner and Triton's over one space: seconds, and how fast the choices are against each other."""
     case, configs = COMPARED[name]
     keep({"case": case, "space": configs})
-    kernelgen(folder, "new", name, "--no-verify")
+    kernelgen(folder, end, "new", name, "--no-verify")
     mine: list[str] = []
     if not dry:
-        minutes = str(max(limit / 2 - SETTLE_S / 2, 5) / 60)
-        wanted = ("--only", case, "--configs", configs, "--max-minutes", minutes)
-        tuned = kernelgen(folder, "tune", name, *wanted, limit=limit / 2)
+        midway = share(end, 0.5)
+        tuned = kernelgen(folder, midway, "tune", name, "--only", case, "--configs", configs, *searching(midway))
         keep({"kernelgen_s": tuned.seconds, "kernelgen_error": tuned.error})
         for journal in folder.rglob("journal.jsonl"):
             found = chosen(journal.parent, case)
             keep(found)
             mine = [found["kernelgen"]] if found else []
     script = [sys.executable, str(HERE / "autotuned.py"), name, case, configs, *mine, *["--dry"][: int(dry)]]
-    theirs = call(folder, script, limit / 2, cache="triton-autotune")
+    helion = bool(importlib.util.find_spec("helion") and mine and name != "matmul")
+    theirs = call(folder, script, share(end, 0.5) if helion else end, cache="triton-autotune")
     keep({**(theirs.document or {}), "autotune_process_s": theirs.seconds, "autotune_error": theirs.error})
-    if importlib.util.find_spec("helion") and mine and name != "matmul":
-        keep({"helion": call(folder, [*script, "--helion"], limit / 2, cache="triton-helion").document})
+    if helion:
+        keep({"helion": call(folder, [*script, "--helion"], end, cache="triton-helion").document})
 
 
 def chosen(journal: Path, case: str) -> dict[str, Any]:
@@ -163,17 +179,17 @@ def chosen(journal: Path, case: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def recorded(part: str, into: Path, folder: Path, limit: float, dry: bool, keep: Keep) -> None:
+def recorded(part: str, into: Path, folder: Path, end: float, dry: bool, keep: Keep) -> None:
     """Every configuration measured: a file a case, in the form that `kernelgen tune --replay` reads."""
     name, cases, configs = RECORDED[part]
     only = [argument for case in cases for argument in ("--only", case)]
     asked = ("tune", name, *only, "--configs", f"all,{configs}")
     if dry:
-        rows = kernelgen(folder, *asked, "--dry-run").document["rows"]
+        rows = kernelgen(folder, end, *asked, "--dry-run").document["rows"]
         keep({"space": configs, "legal": {" and ".join(row["cases"]): row["legal"] for row in rows}})
         return
-    kernelgen(folder, "new", name, "--no-verify")
-    done = kernelgen(folder, *asked, "--max-minutes", str(max(limit - SETTLE_S, 5) / 60), limit=limit)
+    kernelgen(folder, end, "new", name, "--no-verify")
+    done = kernelgen(folder, end, *asked, *searching(end))
     keep({"space": configs, "seconds": done.seconds, "error": done.error})
     for journal in folder.rglob("journal.jsonl"):
         keep({"files": write_spaces(name, journal.parent, configs, into)})
@@ -261,38 +277,38 @@ def round_seconds(journal: Path) -> list[float]:
     return [round((after - before).total_seconds(), 1) for before, after in pairwise(times)]
 
 
-def tuned(name: str, folder: Path, limit: float, dry: bool, keep: Keep) -> None:
+def tuned(name: str, folder: Path, end: float, dry: bool, keep: Keep) -> None:
     """An operator tuned from nothing, then again with what the first run left in memory and caches."""
-    kernelgen(folder, "new", name, "--no-verify")
-    for which in ("cold", "warm"):
-        done = kernelgen(folder, "tune", name, "--fresh", "--force", *_dry(dry), limit=limit / 2)
+    kernelgen(folder, end, "new", name, "--no-verify")
+    for which, part in (("cold", 0.6), ("warm", 1.0)):
+        done = kernelgen(folder, share(end, part), "tune", name, "--fresh", "--force", *_dry(dry))
         found = done.document or {}
         keep({which: {"seconds": done.seconds, "speedup": found.get("speedup"), "reason": found.get("reason"),
                       "error": done.error}})  # fmt: skip
 
 
-def optimised(name: str, folder: Path, limit: float, dry: bool, keep: Keep) -> None:
-    kernelgen(folder, "new", name, "--no-verify")
-    done = kernelgen(folder, "optimize", name, "--rounds", "5", *_dry(dry), limit=limit)
+def optimised(name: str, folder: Path, end: float, dry: bool, keep: Keep) -> None:
+    kernelgen(folder, end, "new", name, "--no-verify")
+    done = kernelgen(folder, end, "optimize", name, "--rounds", "5", *_dry(dry))
     keep({"seconds": done.seconds, "speedup": (done.document or {}).get("speedup"), "error": done.error})
     for journal in folder.rglob("journal.jsonl"):
         keep({"round_s": round_seconds(journal.parent)})
 
 
-def profiled(name: str, into: Path, folder: Path, limit: float, dry: bool, keep: Keep) -> None:
-    kernelgen(folder, "new", name, "--no-verify")
+def profiled(name: str, into: Path, folder: Path, end: float, dry: bool, keep: Keep) -> None:
+    kernelgen(folder, end, "new", name, "--no-verify")
     if dry:
         return
     file = into / f"profile_{name}.csv"
-    done = kernelgen(folder, "profile", name, "--configs", "prog", "--csv", str(file), limit=limit)
+    done = kernelgen(folder, end, "profile", name, "--configs", "prog", "--csv", str(file))
     rows = done.document or []
     sources = sorted({r["source"] for r in rows})
     keep({"seconds": done.seconds, "rows": len(rows), "from": sources, "error": done.error})
 
 
-def ceilings(into: Path, folder: Path, limit: float, dry: bool, keep: Keep) -> None:
+def ceilings(into: Path, folder: Path, end: float, dry: bool, keep: Keep) -> None:
     measure = [] if dry else ["--measure", "--svg", str(into / "roofline.svg")]
-    done = kernelgen(folder, "hardware", *measure, limit=limit)
+    done = kernelgen(folder, end, "hardware", *measure)
     keep({"seconds": done.seconds, "measured": done.document, "error": done.error})
 
 
@@ -313,6 +329,11 @@ def parts(into: Path) -> dict[str, Part]:
         **{f"optimize/{name}": partial(optimised, name) for name in (*MEMORY_BOUND, *PRODUCTS)},
         **{f"profile/{name}": partial(profiled, name, into) for name in PRODUCTS},
     }
+
+
+def limit_s(part: str) -> float:
+    group, _, name = part.partition("/")
+    return LONG_S if group in ("compare", "tune") and name in PRODUCTS else LIMIT_S
 
 
 class Kept:
@@ -343,7 +364,7 @@ def line(part: str, row: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="PART", help="such as record or record/matmul")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="in all")
+    parser.add_argument("--seconds", type=float, default=1e9, help="in all")
     parser.add_argument("--into", type=Path, default=HERE)
     parser.add_argument("--dry", action="store_true", help="without a GPU: nothing is measured or written")
     given = parser.parse_args()
@@ -368,7 +389,7 @@ def main() -> None:
         kept.begin(part)
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as made:
             try:
-                known[part](Path(made), min(LIMIT_S, left - ENDING_S), given.dry, kept.keep)
+                known[part](Path(made), min(time.monotonic() + limit_s(part), end), given.dry, kept.keep)
             except Exception as error:  # the parts after it are worth their seconds
                 kept.keep({"error": f"{type(error).__name__}: {error}"})
             except KeyboardInterrupt:
