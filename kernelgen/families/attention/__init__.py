@@ -47,9 +47,10 @@ def build(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tupl
     match schedule.variant:
         case schedules.LIBRARY:
             return (library.by_library(spec, own),)
-        case schedules.BOXES:
+        case schedules.BOXES | schedules.OVERLAPPED:
             plain = f"{spec.name}_pointers_kernel"
-            boxes = kernels.walked(spec, own, schedule, name, own.boxed)
+            overlapped = schedule.variant == schedules.OVERLAPPED
+            boxes = kernels.walked(spec, own, schedule, name, own.boxed, overlapped=overlapped)
             return boxes, replace(kernels.walked(spec, own, schedule, plain), when_unfit=True)
         case schedules.SPLIT:
             return kernels.split(spec, own, schedule, name)

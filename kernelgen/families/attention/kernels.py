@@ -29,12 +29,17 @@ _BLOCK_M, _BLOCK_N = ir.Name("BLOCK_M"), ir.Name("BLOCK_N")
 class Walk:
     """The walk of one program over the keys, from its queries to its stores."""
 
-    def __init__(self, writer: Writer, *, divided: bool = False, joins: bool = False) -> None:
-        """`divided`: it is a part of the keys, from `part_start` to `part_end`. `joins`: it is over such parts."""
+    def __init__(
+        self, writer: Writer, *, divided: bool = False, joins: bool = False, overlapped: bool = False
+    ) -> None:
+        """`divided`: it is a part of the keys, from `part_start` to `part_end`. `joins`: it is over such parts.
+        `overlapped`: the weights of a block meet its values when the next block has its scores. So that product, on which
+        nothing waits, runs beside the exponentials of the next block."""
         assert isinstance(writer.body, AttentionBody)
         self.writer = writer
         self.divided = divided
         self.joins = joins
+        self.overlapped = overlapped
         self.body = writer.body
         self.softmax = writer.body.softmax
         self.m, self.n, self.d, self.e = writer.m, writer.n, writer.d, writer.e
@@ -46,8 +51,10 @@ class Walk:
         self.scores = ir.Name(names[self.softmax.scores], (self.m, self.n))
         total = names[self.softmax.row_sums[0]] if self.softmax.row_sums else "row_sum"
         row_max = ir.Name(names[self.softmax.row_max], (self.m,))
+        self.exponentials = ir.Name("exponentials", self.scores.shape)
         is_finite = finite(self.body.lowered, self.softmax.row_max) is not None
         self.carry = OnlineSoftmax(row_max, ir.Name(total, (self.m,)), is_finite=is_finite)
+        self.correction = ir.Name(self.carry.correction, (self.m,))
         self.scale: ir.Expr = _SCALE
         self.query: ir.Expr = ir.Name("")
 
@@ -72,7 +79,16 @@ class Walk:
         start, begun = self.carry.begin(total)
         if total is not None:  # a sum of 1 leaves zeros where there are no keys at all, as a product over none is
             begun = ir.Let(begun.names, begun.value, "without any key the result is 0, and so it is divided by 1")
-        return (*lets, *self._factors(), start, begun, ir.Let((self.out.text,), ir.Zeros(self.out.shape)))
+        zeros = ir.Let((self.out.text,), ir.Zeros(self.out.shape))
+        return (*lets, *self._factors(), start, begun, *(self._before() if self.overlapped else ()), zeros)
+
+    def _before(self) -> tuple[ir.Let, ir.Let]:
+        """What the first block takes for the weights of one before it, whose values are zeros beyond the tensor."""
+        said = "a block's weights meet its values when the next one has its scores; before the first there are none"
+        return (
+            ir.Let((self.exponentials.text,), ir.Zeros(self.exponentials.shape), said),
+            ir.Let((self.correction.text,), ir.Full(ir.Number(1.0), "float32", self.correction.shape)),
+        )
 
     def _aligned(self, own: int, other: int, factor: ir.Expr) -> ir.Expr:
         """A factor in float32, where the one that it is multiplied by is."""
@@ -194,23 +210,37 @@ class Walk:
         product = ir.Dot(self.query, ir.Transposed(self._aligned(s.key, s.query, key)), None, self.precision)
         builder.known[s.scores] = self.scores
         logits, elements = self._logits(masked=masked)
-        exponentials = ir.Name("exponentials", self.scores.shape)
-        weighing = self._weights(exponentials)
-        softmax, correction = self.carry.step(elements, self.n, self.scale, exponentials)
-        value_lets, value = w.factor(s.value, (self.n, self.e), self.n)
-        value = ir.Cast(value, "float32") if s.weights is None and not self._is_float32(s.value) else value
-        corrected = ir.Apply("mul", (self.out, correction), self.out.shape)
-        dot = ir.Dot(weighing, value, self.out, self.precision)
-        body = (
-            *w.numbers(self.n, ir.Name("start")),
-            *w.parts("n", self.n),
-            *key_lets, ir.Let((self.scores.text,), product),
-            *logits, *softmax, *value_lets, ir.Let((self.out.text,), corrected),
-            ir.Let((self.out.text,), dot), self.carry.end(),
-        )  # fmt: skip
+        softmax, _ = self.carry.step(elements, self.n, self.scale, self.exponentials)
+        begun = (*w.numbers(self.n, ir.Name("start")), *w.parts("n", self.n), *key_lets)
+        scored = ir.Let((self.scores.text,), product)
+        if self.overlapped:
+            before = self.weighed(scalar("sub", ir.Name("start"), _BLOCK_N))
+            body = (*begun, scored, *before, *logits, *softmax, self.carry.end())
+        else:
+            body = (*begun, scored, *logits, *softmax, *self.weighed(ir.Name("start")), self.carry.end())
         builder.known, w.whole = known, whole
-        kept = frozenset((self.out.text, self.carry.row_max.text, self.carry.row_sum.text))
-        return ir.For("start", start, stop, _BLOCK_N, trimmed(body, kept), comment=comment)
+        kept = {self.out.text, self.carry.row_max.text, self.carry.row_sum.text}
+        kept |= {self.exponentials.text, self.correction.text} if self.overlapped else set()
+        return ir.For("start", start, stop, _BLOCK_N, trimmed(body, frozenset(kept)), comment=comment)
+
+    def weighed(self, start: ir.Expr) -> tuple[ir.Stmt, ...]:
+        """What the weights of the block that begins there add to the weighted sum of values."""
+        w, s, known = self.writer, self.softmax, dict(self.writer.builder.known)
+        w.block = start
+        lets, value = w.factor(s.value, (self.n, self.e), self.n)
+        w.block, w.builder.known = ir.Name("start"), known
+        value = ir.Cast(value, "float32") if s.weights is None and not self._is_float32(s.value) else value
+        corrected = ir.Apply("mul", (self.out, self.correction), self.out.shape)
+        dot = ir.Dot(self._weights(self.exponentials), value, self.out, self.precision)
+        return (*lets, ir.Let((self.out.text,), corrected), ir.Let((self.out.text,), dot))
+
+    def last(self) -> tuple[ir.Stmt, ...]:
+        """What the weights of the last block add, where they come behind."""
+        if not self.overlapped:
+            return ()
+        end = ir.Name("end") if self.mask.upper() else self._end
+        blocks = scalar("cdiv", end, _BLOCK_N)
+        return self.weighed(scalar("mul", plus(blocks, -1), _BLOCK_N))
 
     def _weights(self, exponentials: ir.Name) -> ir.Expr:
         """The weights as they are multiplied."""
@@ -310,13 +340,15 @@ def _tiles(body: AttentionBody) -> tuple[str, tuple[tuple[str, str], ...]]:
 
 
 def walked(
-    spec: OperatorSpec, body: AttentionBody, schedule: Schedule, name: str, boxed: frozenset[str] = frozenset()
-) -> ir.Kernel:
-    """A program has a tile of queries and walks over the keys that these see. `boxed`: what descriptors copy."""
+    spec: OperatorSpec, body: AttentionBody, schedule: Schedule, name: str, boxed: frozenset[str] = frozenset(),
+    *, overlapped: bool = False,
+) -> ir.Kernel:  # fmt: skip
+    """A program has a tile of queries and walks over the keys that these see. `boxed`: what descriptors copy.
+    `overlapped`: see `Walk`."""
     writer = Writer(spec, body, boxed)
-    walk = Walk(writer)
+    walk = Walk(writer, overlapped=overlapped)
     place = _place(writer, long_first=walk.is_longer_later)
-    inside = trimmed((*place, *walk.begin(), *walk.blocks(), *walk.finish()))
+    inside = trimmed((*place, *walk.begin(), *walk.blocks(), *walk.last(), *walk.finish()))
     grid, counts = _tiles(body)
     constexprs = writer.constexprs("BLOCK_M", "BLOCK_N")
     return ir.Kernel(name, schedule, writer.arguments(inside), constexprs, inside, (grid,), counts=counts)

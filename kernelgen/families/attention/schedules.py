@@ -14,18 +14,21 @@ from kernelgen.families.kernel import Body
 from kernelgen.frontend.indices import Expr, leaves
 from kernelgen.plan import Parameter, Schedule, table_row
 
-TILES, BOXES, SPLIT = "tiles", "boxes", "split"
+TILES, BOXES, OVERLAPPED, SPLIT = "tiles", "boxes", "overlapped", "split"
 MEANINGS = {
     TILES: "a program has a tile of queries and walks over the keys that these see in blocks, loaded by pointers",
     BOXES: "the same, with tiles that the copy engine brings (sm_90 and newer); else as `tiles`",
+    OVERLAPPED: "as `boxes`, but a block's weights meet its values when the next block has its scores: that product runs "
+    "beside the next block's exponentials",
     SPLIT: "several programs walk over parts of the keys of a tile; a second kernel joins the parts",
     LIBRARY: "torch's attention, where it is faster",
 }
 _TILES = Schedule.make(TILES, BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=3)
 _BOXES = Schedule.make(BOXES, BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=3)
+_OVERLAPPED = Schedule.make(OVERLAPPED, BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=2)
 _SPLIT = Schedule.make(SPLIT, BLOCK_M=16, BLOCK_N=64, SPLITS=4, num_warps=4, num_stages=3)
 _LIBRARY = Schedule.make(LIBRARY)
-_DEFAULTS = {TILES: _TILES, BOXES: _BOXES, SPLIT: _SPLIT, LIBRARY: _LIBRARY}
+_DEFAULTS = {TILES: _TILES, BOXES: _BOXES, OVERLAPPED: _OVERLAPPED, SPLIT: _SPLIT, LIBRARY: _LIBRARY}
 _ONE_TILE = 16
 """Queries that one tile holds: their keys are divided among programs, 4 a head for 512 heads of a batch (H200, 8192
 keys: 505 us, 4.25 TB/s), more for fewer; of more heads a program each walks over all keys (474 us). Torch's attention,
@@ -43,7 +46,9 @@ give loads, products and exponentials to different warps, which Triton 3.6 does 
 
 def variants(body: AttentionBody) -> tuple[str, ...]:
     found = [BOXES, TILES] if body.boxed else [TILES]
-    found += [] if body.mask().lower() else [SPLIT]
+    from_first = not body.mask().lower()
+    found += [OVERLAPPED] if body.boxed and from_first else []  # before the first block there are zeros
+    found += [SPLIT] if from_first else []
     return (*found, LIBRARY) if body.library else tuple(found)
 
 

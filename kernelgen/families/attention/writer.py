@@ -81,6 +81,8 @@ class Writer:
         sides = (("d", self.d), ("e", self.e))
         self.whole = {axis for name, axis in sides if power(body, name) == (length(body, name) or 0)}
         """The axes of which every element of a tile exists."""
+        self.block: ir.Expr = ir.Name("start")
+        """Where the block of keys and values begins that descriptors copy."""
         self.raw: set[int] = set()
         """Loads whose elements are multiplied as memory holds them."""
 
@@ -137,7 +139,7 @@ class Writer:
 
     def box(self, access: Access) -> ir.Box:
         """A tile of a tensor by its descriptor, in the order of memory."""
-        first: dict[str, ir.Expr] = {"m": ir.Name("first_row"), "n": ir.Name("start")}
+        first: dict[str, ir.Expr] = {"m": ir.Name("first_row"), "n": self.block}
         offsets: list[ir.Expr] = []
         shape: list[ir.Axis] = []
         for index, _ in access.terms:
