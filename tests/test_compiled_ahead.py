@@ -11,6 +11,7 @@ import pytest
 from kernelgen import devices, families, frontend, render
 from kernelgen.backward import backward
 from kernelgen.outcomes import StaticFacts
+from kernelgen.plan import KernelPlan, TableRow
 from kernelgen.spec import load_spec, shipped_specs
 from kernelgen.worker.client import Worker
 from kernelgen.worker.protocol import facts_from_json
@@ -151,13 +152,31 @@ def test_lanes_of_a_row_read_their_blocks_at_once_where_rows_of_the_result_have_
 def test_float32_attention_of_heads_of_128_keeps_to_its_registers(compiler: Worker, tmp_path: Path, name: str) -> None:
     """What spills has local memory for every thread that a GPU may run at once: 7 KB of it are 2 GB of an H100."""
     spec = load_spec(SPECS[name])
-    path = tmp_path / f"{name}_triton.py"
-    path.write_text(render.triton_source(families.lower(spec, *frontend.trace(spec))), encoding="utf-8")
-    sizes = {"B": 1, "H": 2, "S": 40, "D": 128}
-    inputs = [[[sizes[str(s)] for s in t.shape], "float32"] for t in spec.inputs]
-    arguments = {"path": str(path), "function": name, "device": asdict(devices.find("cpu", "sm_90").facts)}
-    result = compiler.call("compile", {**arguments, "cases": [{"label": name, "inputs": inputs}]}, 300)
-    assert [facts_from_json(data).spill_bytes for _, data in result["facts"]] == [0]
+    facts = of_attention(compiler, tmp_path, families.lower(spec, *frontend.trace(spec)), "float32", 40)
+    assert facts.spill_bytes == 0
+
+
+def test_two_programs_fit_an_sm_where_products_run_beside_exponentials(compiler: Worker, tmp_path: Path) -> None:
+    """Weights of a block before stay in registers for that; heads of 128 leave the least room."""
+    spec = load_spec(SPECS["attention_causal"])
+    plan = families.lower(spec, *frontend.trace(spec))
+    assert isinstance(plan, KernelPlan)
+    plan = plan.with_table((TableRow((), families.family_of(plan).default("overlapped")),))
+    facts = of_attention(compiler, tmp_path, plan, "float16", 4096)
+    assert facts.spill_bytes == 0
+    assert facts.occupancy == 2 * facts.num_warps / 64
+
+
+def of_attention(compiler: Worker, folder: Path, plan: families.LoweredPlan, dtype: str, length: int) -> StaticFacts:
+    """The facts of its one kernel, for two heads of 128."""
+    path = folder / f"{plan.spec.name}_triton.py"
+    path.write_text(render.triton_source(plan), encoding="utf-8")
+    sizes = {"B": 1, "H": 2, "S": length, "D": 128}
+    inputs = [[[sizes[str(s)] for s in t.shape], dtype] for t in plan.spec.inputs]
+    arguments = {"path": str(path), "function": plan.spec.name, "device": asdict(devices.find("cpu", "sm_90").facts)}
+    result = compiler.call("compile", {**arguments, "cases": [{"label": "", "inputs": inputs}]}, 300)
+    ((_, data),) = result["facts"]
+    return facts_from_json(data)
 
 
 @pytest.mark.parametrize(("dtype", "head"), [("float32", 64), ("float32", 128), ("float32", 129), ("float16", 129)])

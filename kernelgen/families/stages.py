@@ -123,17 +123,29 @@ def reshaped(graph: Graph) -> dict[object, Dim]:
 
 
 def _joined(joined: Sequence[Dim], single: Sequence[Dim]) -> list[Dim]:
-    """The products among some dimensions, numbers too, each as the others that follow one another in its place."""
+    """The products among some dimensions, numbers too, each as the others that follow one another in its place. Of a
+    number at the end it may have a factor, as heads have that are joined with a batch: the rest of it comes next."""
     found: list[Dim] = []
     rest = list(single)
     for dim in joined:
         parts: Dim = ()
         while rest and canonical(parts) != canonical(dim):
-            parts = (*parts, *rest.pop(0))
+            factor = _lacks(parts, dim, rest[0])
+            parts = (*parts, factor) if factor else (*parts, *rest[0])
+            rest[:1] = [(int(rest[0][0]) // factor,)] if factor else []
         if canonical(parts) != canonical(dim):
             break
         found += [parts] if len(dim) > 1 or len(parts) > 1 else []
     return found
+
+
+def _lacks(parts: Dim, dim: Dim, after: Dim) -> int:
+    """The number by which a product is more than its first sizes, where it divides the number after these; else 0."""
+    (has, named), (wanted, names) = canonical(parts), canonical(dim)
+    if not parts or named != names or wanted % has or len(after) != 1 or not isinstance(after[0], int):
+        return 0
+    factor = wanted // has
+    return factor if factor < after[0] and after[0] % factor == 0 else 0
 
 
 def last_first(graph: Graph) -> Graph:

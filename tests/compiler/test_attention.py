@@ -145,6 +145,12 @@ FORMS = {
         f"{SCORES}y = torch.softmax(s, -1).to(q.dtype) @ v\nreturn y.transpose(1, 2).reshape(q.shape[0], q.shape[2], -1)",
         out="B S H*E",
     ),
+    "heads that are joined with the batch": attention(
+        "q, k, v = (x.view(x.shape[0], x.shape[1] * 4, 16).transpose(0, 1) for x in (q, k, v))\n"
+        "w = torch.softmax(torch.bmm(q * 0.25, k.mT), -1)\n"
+        "return torch.bmm(w.to(q.dtype), v).transpose(0, 1).reshape(q.shape[1], -1, 64)",
+        {"q": "S B 64", "k": "L B 64", "v": "L B 64"}, "S B 64",
+    ),
     "rotated": attention(
         "q = q * c + torch.cat([-q[..., 16:], q[..., :16]], -1) * n\n" + SCORES + WEIGH,
         {"q": "B H S 32", "k": "B H S 32", "v": "B H S 32", "c": "S 32", "n": "S 32"}, "B H S 32",

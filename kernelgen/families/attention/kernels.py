@@ -29,12 +29,10 @@ _BLOCK_M, _BLOCK_N = ir.Name("BLOCK_M"), ir.Name("BLOCK_N")
 class Walk:
     """The walk of one program over the keys, from its queries to its stores."""
 
-    def __init__(
-        self, writer: Writer, *, divided: bool = False, joins: bool = False, overlapped: bool = False
-    ) -> None:
+    def __init__(self, writer: Writer, *, divided: bool = False, joins: bool = False, overlapped: bool = False) -> None:
         """`divided`: it is a part of the keys, from `part_start` to `part_end`. `joins`: it is over such parts.
-        `overlapped`: the weights of a block meet its values when the next block has its scores. So that product, on which
-        nothing waits, runs beside the exponentials of the next block."""
+        `overlapped`: the weights of a block meet its values when the next one has its scores, so that this product runs
+        beside the exponentials of the next block, which do not wait for it."""
         assert isinstance(writer.body, AttentionBody)
         self.writer = writer
         self.divided = divided

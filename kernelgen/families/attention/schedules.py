@@ -18,8 +18,8 @@ TILES, BOXES, OVERLAPPED, SPLIT = "tiles", "boxes", "overlapped", "split"
 MEANINGS = {
     TILES: "a program has a tile of queries and walks over the keys that these see in blocks, loaded by pointers",
     BOXES: "the same, with tiles that the copy engine brings (sm_90 and newer); else as `tiles`",
-    OVERLAPPED: "as `boxes`, but a block's weights meet its values when the next block has its scores: that product runs "
-    "beside the next block's exponentials",
+    OVERLAPPED: "as `boxes`, but the weights of a block meet its values when the next block has its scores: that "
+    "product runs beside the next block's exponentials",
     SPLIT: "several programs walk over parts of the keys of a tile; a second kernel joins the parts",
     LIBRARY: "torch's attention, where it is faster",
 }
