@@ -155,27 +155,91 @@ def selected_alike(measure: Measure, gots: Sequence[torch.Tensor], eagers: Seque
     numbers = {i: n for i, ref in enumerate(refs) if (n := _number(found, ref)) is not None}
     if len(numbers) == len(refs) and all(found[n].exact for n in numbers.values()):
         return Oracle(measure, refs, eagers, found, [], [], {i: found[n] for i, n in numbers.items()})
-    oracle = _oracle(measure, refs, eagers, found, {n: s.places for n, s in enumerate(found)})
+    led = _led(measure, found, numbers, eagers)
+    if followed := _led(measure, found, numbers, gots):
+        refs, found = measure.exactly(followed)
+    by_theirs, _ = _led(measure, found, numbers, eagers)
+    led, selected = _led(measure, found, numbers, gots)
+    if any(not torch.equal(led[n], s.places) for n, s in enumerate(found)):
+        refs, found = measure.exactly(led)
+    oracle = _oracle(measure, refs, eagers, found, led)
+    oracle.refs = list(refs)
     for i, n in numbers.items():
-        oracle.found[n] = replace(oracle.found[n], eager=eagers[i].reshape(oracle.found[n].places.shape))
+        own = selected[n]
+        oracle.found[n] = replace(oracle.found[n], places=own, eager=eagers[i].reshape(own.shape))
+        oracle.refs[i] = own.reshape(refs[i].shape).to(refs[i].dtype)
     # small results may be equal to places of a selection that another output holds
     oracle.named.update({i: oracle.found[n] for i, n in numbers.items()})
     oracle.said = frozenset(numbers.values())
     if len(oracle.named) == len(refs):
         return oracle
-    taken, theirs = (_taken(oracle, outputs) for outputs in (gots, eagers))
-    own = oracle.taken
-    if any(not torch.equal(taken[n], own[n]) for n in own):
+    refs, taken = oracle.refs, _taken(oracle, gots)
+    silent = [n for n in led if n not in oracle.said]
+    alike = all(torch.equal(led[n], by_theirs[n]) for n in silent)
+    theirs = _taken(oracle, eagers) if alike else by_theirs
+    if any(not torch.equal(taken[n], led[n]) for n in led):
         right, found = measure.exactly(taken)
         named, said = oracle.named, oracle.said
         oracle = _oracle(measure, right, eagers, found, taken)
         oracle.named, oracle.said = named, said
         oracle.refs = [refs[i] if i in named else r for i, r in enumerate(right)]
-    if any(not torch.equal(taken[n], theirs[n]) for n in own):
+    if any(not torch.equal(taken[n], theirs[n]) for n in taken):
         other, _ = measure.exactly(theirs)
         same = [_alike(r, o) for r, o in zip(oracle.refs, other, strict=True)]
         oracle.eagers = [torch.where(s, e, r.to(e.dtype)) for s, e, r in zip(same, eagers, oracle.refs, strict=True)]
     return oracle
+
+
+def _led(
+    measure: Measure, found: Sequence[Selection], numbers: Mapping[int, int], outputs: Sequence[torch.Tensor]
+) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor]]:
+    """What every selection is to return for the later ones to find what the outputs say of them: where a router selects
+    groups and then experts of these, an output names the experts alone. Beside it what they select then on their own.
+
+    An output's own places in rows where they are right; of a selection that no output holds, row by row, the first of
+    its right choices that leads to what the next output says.
+    """
+    taken = {n: selection.places for n, selection in enumerate(found)}
+    selected = dict(taken)
+    said = {n: outputs[i] for i, n in numbers.items()}
+    if not said or all(bool(found[n].right(o.reshape(found[n].places.shape)).all()) for n, o in said.items()):
+        return taken | {n: o.reshape(found[n].places.shape).to(taken[n].dtype) for n, o in said.items()}, selected
+
+    def rows_right(heard: Sequence[Selection], n: int) -> torch.Tensor:
+        selection = heard[n]
+        return _rows(selection.right(said[n].reshape(selection.places.shape)), selection)
+
+    for n in range(len(found)):
+        before = {m: taken[m] for m in range(n)}
+        heard = measure.exactly(before)[1]
+        taken[n] = selected[n] = heard[n].places
+        following = min((m for m in said if m > n), default=None)
+        if n in said:
+            taken[n] = heard[n].legal(said[n].reshape(heard[n].places.shape))
+        elif following is not None and not bool((good := rows_right(heard, following)).all()):
+            for places in heard[n].others():
+                better = rows_right(measure.exactly({**before, n: places})[1], following) & ~good
+                taken[n] = _by_rows(better, places, taken[n], heard[n])
+                good |= better
+    return taken, selected
+
+
+def _rows(right: torch.Tensor, selection: Selection) -> torch.Tensor:
+    """Whether all places of a row are right."""
+    return right.reshape(selection.row(selection.places).shape).movedim(selection.dim, -1).all(-1)
+
+
+def _by_rows(where: torch.Tensor, places: torch.Tensor, others: torch.Tensor, selection: Selection) -> torch.Tensor:
+    """`places` in the rows of a selection that `where`, of a later one's rows, speaks of: those along the dimensions
+    that both begin with; `others` in the rest."""
+    rows = selection.row(others).movedim(selection.dim, -1).shape[:-1]
+    shared = 0
+    while shared < min(len(rows), where.ndim) and rows[shared] == where.shape[shared]:
+        shared += 1
+    kept = where.reshape(*where.shape[:shared], -1).all(-1)
+    kept = kept.reshape(*kept.shape, *[1] * (len(rows) - shared)).expand(rows).unsqueeze(-1)
+    chosen = torch.where(kept.movedim(-1, selection.dim), selection.row(places), selection.row(others))
+    return chosen.reshape(others.shape)
 
 
 def _oracle(

@@ -230,7 +230,6 @@ def in_float64(
         raised = [noise.moved(x) if x.dtype.is_floating_point else x for x in raised]
     if selections is not None:
         selections.given.update(x.untyped_storage().data_ptr() for x in raised)
-        selections.floats = any(x.dtype.is_floating_point for x in raised)
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:

@@ -319,8 +319,6 @@ class Selections(EagerMode):
     found: list[Selection] = field(default_factory=list)
     given: set[int] = field(default_factory=set)
     """Where the reference's inputs lie."""
-    floats: bool = True
-    """Whether any of them are floats: if none is, nothing is rounded on the way to a score."""
     taken: Mapping[int, torch.Tensor] = field(default_factory=dict)
     """Places that a selection is to return instead of its own, by the number of what is found."""
 
@@ -342,7 +340,7 @@ class Selections(EagerMode):
             given = own.reshape((result if isinstance(result, torch.Tensor) else result[1]).shape)
             result = given if isinstance(result, torch.Tensor) else (values, given)
         in_memory = args[0].untyped_storage().data_ptr() in self.given
-        self.found.append(replace(found, exact=in_memory or not self.floats))
+        self.found.append(replace(found, exact=in_memory or not args[0].dtype.is_floating_point))
         return result
 
 

@@ -268,8 +268,8 @@ def _tiles(run: _Run, visit: Visit, casts: frozenset[torch.dtype], *, draws: int
 
 def _probes(run: _Run) -> int:
     """How many disturbed oracles there are: all that few results need, and no more than many elements allow, since
-    each moves every element of every step."""
-    if not any(x.dtype.is_floating_point for x in run.arguments):
+    each moves every element of every step. Of integers floats may be made on the way."""
+    if not any(x.dtype.is_floating_point for x in (*run.arguments, *run.eager)):
         return 0
     results = sum(math.prod(run.case.shape(t)) for t in run.operator.outputs)
     if _elements(run) > _MANY:

@@ -492,3 +492,24 @@ def test_the_share_of_integers_counts_what_differs():
     got[:9] += 1
     assert tally(got, eager, ref).share() > 1
     assert tally(got, ref, ref).share() == math.inf
+
+
+def test_floats_made_of_integers_are_disturbed_too() -> None:
+    """Sines of times by frequencies, as a diffusion model embeds them: of large times float32 knows no phase."""
+    times, out = judge.Tensor("times", ("A",), "int64", rows=0), judge.Tensor("out", ("A", 8), "float32", rows=0)
+
+    def embedded(times: torch.Tensor) -> torch.Tensor:
+        rates = torch.exp(torch.arange(8, dtype=torch.float32, device=times.device) / -8)
+        return torch.sin(times[:, None].float() * rates)
+
+    def otherwise(times: torch.Tensor) -> torch.Tensor:
+        rates = torch.exp2(torch.arange(8, dtype=torch.float32, device=times.device) / -8 * 1.442695)
+        return torch.sin(times[:, None].float() * rates)
+
+    def passes(kernel: object, distribution: str) -> bool:
+        operator = judge.Operator("op", kernel, embedded, embedded, (times,), (out,))  # type: ignore[arg-type]
+        case = judge.Case({"A": 50}, {})
+        return judge.accuracy_case(operator, case, seed=1, seeds=1, distributions=(distribution,)).passed
+
+    assert passes(otherwise, "large")
+    assert not passes(lambda times: embedded(times) * 1.001, "normal")

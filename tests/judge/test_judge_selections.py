@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -406,3 +407,40 @@ def test_the_greatest_of_nearly_equal_computed_scores_may_be_either() -> None:
     )
     report = judge.accuracy_case(near, judge.Case({"A": 100, "D": 257}), seed=1, distributions=("normal",), seeds=1)
     assert report.passed, report.message
+
+
+@pytest.mark.parametrize("first_of_equals", [True, False])
+def test_what_is_selected_among_equal_groups_is_judged_by_the_groups_that_lead_to_it(first_of_equals: bool) -> None:
+    """Experts of the best groups, as a router takes them: of equal groups any is right, and no output names them."""
+    x, weights, places = (
+        judge.Tensor("x", ("A", 16), "float32", rows=0),
+        judge.Tensor("weights", ("A", 4), "float32", rows=0),
+        judge.Tensor("places", ("A", 4), "int64", rows=0),
+    )
+    Best = Callable[[torch.Tensor], torch.Tensor]
+
+    def routed(x: torch.Tensor, best: Best) -> tuple[torch.Tensor, torch.Tensor]:
+        scores = x.sigmoid()
+        groups = scores.view(-1, 4, 4).topk(2).values.sum(-1)
+        mask = torch.zeros_like(groups).scatter_(1, best(groups), 1).bool().unsqueeze(-1).expand(-1, 4, 4)
+        found = scores.masked_fill(~mask.reshape(scores.shape), float("-inf")).topk(4, sorted=False).indices
+        kept = scores.gather(1, found)
+        return kept / kept.sum(-1, keepdim=True), found
+
+    def in_order(groups: torch.Tensor) -> torch.Tensor:
+        return groups.sort(descending=True, stable=True).indices
+
+    def first(groups: torch.Tensor) -> torch.Tensor:
+        return in_order(groups)[:, :2]
+
+    def last(groups: torch.Tensor) -> torch.Tensor:
+        return 3 - in_order(groups.flip(-1))[:, :2]
+
+    def report(best: Best) -> judge.CaseReport:
+        reference = partial(routed, best=lambda groups: groups.topk(2, sorted=False).indices)
+        operator = judge.Operator("op", partial(routed, best=best), reference, reference, (x,), (weights, places))
+        distributions = ("normal", "zero-one", "equal rows", "ties", "one value", "specials")
+        return judge.accuracy_case(operator, judge.Case({"A": 50}, {}), seed=1, seeds=1, distributions=distributions)
+
+    assert report(first if first_of_equals else last).passed
+    assert not report(lambda groups: in_order(groups)[:, 1:3]).passed
