@@ -155,25 +155,22 @@ def selected_alike(measure: Measure, gots: Sequence[torch.Tensor], eagers: Seque
     numbers = {i: n for i, ref in enumerate(refs) if (n := _number(found, ref)) is not None}
     if len(numbers) == len(refs) and all(found[n].exact for n in numbers.values()):
         return Oracle(measure, refs, eagers, found, [], [], {i: found[n] for i, n in numbers.items()})
-    led = _led(measure, found, numbers, eagers)
-    if followed := _led(measure, found, numbers, gots):
-        refs, found = measure.exactly(followed)
     by_theirs, _ = _led(measure, found, numbers, eagers)
     led, selected = _led(measure, found, numbers, gots)
     if any(not torch.equal(led[n], s.places) for n, s in enumerate(found)):
         refs, found = measure.exactly(led)
     oracle = _oracle(measure, refs, eagers, found, led)
-    oracle.refs = list(refs)
+    oracle.refs = own = list(refs)
     for i, n in numbers.items():
-        own = selected[n]
-        oracle.found[n] = replace(oracle.found[n], places=own, eager=eagers[i].reshape(own.shape))
-        oracle.refs[i] = own.reshape(refs[i].shape).to(refs[i].dtype)
+        places = selected[n]
+        oracle.found[n] = replace(oracle.found[n], places=places, eager=eagers[i].reshape(places.shape))
+        own[i] = places.reshape(refs[i].shape).to(refs[i].dtype)
     # small results may be equal to places of a selection that another output holds
     oracle.named.update({i: oracle.found[n] for i, n in numbers.items()})
     oracle.said = frozenset(numbers.values())
     if len(oracle.named) == len(refs):
         return oracle
-    refs, taken = oracle.refs, _taken(oracle, gots)
+    taken = _taken(oracle, gots)
     silent = [n for n in led if n not in oracle.said]
     alike = all(torch.equal(led[n], by_theirs[n]) for n in silent)
     theirs = _taken(oracle, eagers) if alike else by_theirs
@@ -182,7 +179,7 @@ def selected_alike(measure: Measure, gots: Sequence[torch.Tensor], eagers: Seque
         named, said = oracle.named, oracle.said
         oracle = _oracle(measure, right, eagers, found, taken)
         oracle.named, oracle.said = named, said
-        oracle.refs = [refs[i] if i in named else r for i, r in enumerate(right)]
+        oracle.refs = [own[i] if i in named else r for i, r in enumerate(right)]
     if any(not torch.equal(taken[n], theirs[n]) for n in taken):
         other, _ = measure.exactly(theirs)
         same = [_alike(r, o) for r, o in zip(oracle.refs, other, strict=True)]
