@@ -247,8 +247,8 @@ class Dot:
     precision: str | None = None
     """How float32 operands are multiplied: the constexpr that says it; None: they are no float32."""
     promoted: str | None = None
-    """Of float8: the constexpr that says of how many products the matrix units keep a sum before it is added in
-    float32; None: of all."""
+    """The constexpr that says of how many products the matrix units keep a sum before it is added in float32; None: of
+    all. Without a carry: that it begins anew, which the compiler would undo where it is added to a sum."""
 
     @property
     def shape(self) -> Shape:

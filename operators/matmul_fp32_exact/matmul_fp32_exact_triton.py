@@ -10,12 +10,18 @@ Arithmetic in float32, rounded once where a result is stored or the reference ca
 eager rounds every operation.
 """
 
-import functools
-
 import torch
 import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
+
+
+@triton.jit
+def _tf32(x):
+    # to nearest with 10 bits behind the first; infinity, NaN and what would become infinity as they are
+    bits = x.to(tl.int32, bitcast=True)
+    rounded = ((bits + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+    return tl.where(tl.abs(x) < 3.4e38, rounded, x)
 
 
 @triton.jit
@@ -62,189 +68,6 @@ def matmul_fp32_exact_kernel(
         products = products + a[:, None] * b
     out = tl.sum(products, axis=0)
     tl.store(out_ptr + row * N + cols, out, mask=col_mask)
-
-
-@triton.jit
-def matmul_fp32_exact_split_kernel(
-    a_ptr,
-    b_ptr,
-    M,
-    N,
-    K,
-    stride_am,
-    stride_ak,
-    stride_bk,
-    stride_bn,
-    parts_ptr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    SPLITS: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    tiles_m = tl.cdiv(M, BLOCK_M)
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
-    part = tl.program_id(1)
-    first_row = tile_m * BLOCK_M
-    rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
-    row_mask = rows < M
-    first_col = tile_n * BLOCK_N
-    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
-    col_mask = cols < N
-    length = tl.cdiv(tl.cdiv(K, BLOCK_K), SPLITS) * BLOCK_K
-    end = min(part * length + length, K)
-    out = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-    # return a @ b
-    for start in range(part * length, end, BLOCK_K):
-        ks = (start + tl.arange(0, BLOCK_K)).to(tl.int64)
-        k_mask = ks < end
-        a = tl.load(
-            a_ptr + rows[:, None] * stride_am + ks[None, :] * stride_ak,
-            mask=row_mask[:, None] & k_mask[None, :],
-            other=0.0,
-        )
-        b = tl.load(
-            b_ptr + ks[:, None] * stride_bk + cols[None, :] * stride_bn,
-            mask=k_mask[:, None] & col_mask[None, :],
-            other=0.0,
-        )
-        out = tl.dot(b.T, a.T, out, input_precision=PRECISION)
-    out = out.T
-    tl.store(
-        parts_ptr + tl.cast(part, tl.int64) * M * N + rows[:, None] * N + cols[None, :],
-        out,
-        mask=row_mask[:, None] & col_mask[None, :],
-    )
-
-
-@triton.jit
-def matmul_fp32_exact_split_join_kernel(
-    parts_ptr,
-    out_ptr,
-    M,
-    N,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    SPLITS: tl.constexpr,
-):
-    tiles_m = tl.cdiv(M, BLOCK_M)
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
-    first_row = tile_m * BLOCK_M
-    rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
-    row_mask = rows < M
-    first_col = tile_n * BLOCK_N
-    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
-    col_mask = cols < N
-    out = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for part in range(SPLITS):
-        part_sum = tl.load(
-            parts_ptr
-            + tl.cast(part, tl.int64) * M * N
-            + rows[:, None] * N
-            + cols[None, :],
-            mask=row_mask[:, None] & col_mask[None, :],
-            other=0.0,
-        ).to(tl.float32)
-        out = out + part_sum
-    tl.store(
-        out_ptr + rows[:, None] * N + cols[None, :],
-        out,
-        mask=row_mask[:, None] & col_mask[None, :],
-    )
-
-
-@triton.jit
-def matmul_fp32_exact_split_swap_kernel(
-    a_ptr,
-    b_ptr,
-    M,
-    N,
-    K,
-    stride_am,
-    stride_ak,
-    stride_bk,
-    stride_bn,
-    parts_ptr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    SPLITS: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    tiles_m = tl.cdiv(M, BLOCK_M)
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
-    part = tl.program_id(1)
-    first_row = tile_m * BLOCK_M
-    rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
-    row_mask = rows < M
-    first_col = tile_n * BLOCK_N
-    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
-    col_mask = cols < N
-    length = tl.cdiv(tl.cdiv(K, BLOCK_K), SPLITS) * BLOCK_K
-    end = min(part * length + length, K)
-    out = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    # return a @ b
-    for start in range(part * length, end, BLOCK_K):
-        ks = (start + tl.arange(0, BLOCK_K)).to(tl.int64)
-        k_mask = ks < end
-        a = tl.load(
-            a_ptr + rows[:, None] * stride_am + ks[None, :] * stride_ak,
-            mask=row_mask[:, None] & k_mask[None, :],
-            other=0.0,
-        )
-        b = tl.load(
-            b_ptr + ks[:, None] * stride_bk + cols[None, :] * stride_bn,
-            mask=k_mask[:, None] & col_mask[None, :],
-            other=0.0,
-        )
-        out = tl.dot(a, b, out, input_precision=PRECISION)
-    tl.store(
-        parts_ptr + tl.cast(part, tl.int64) * M * N + rows[:, None] * N + cols[None, :],
-        out,
-        mask=row_mask[:, None] & col_mask[None, :],
-    )
-
-
-@triton.jit
-def matmul_fp32_exact_boxes_kernel(
-    a_desc,
-    b_desc,
-    out_ptr,
-    M,
-    N,
-    K,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    tiles_m = tl.cdiv(M, BLOCK_M)
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
-    first_row = tile_m * BLOCK_M
-    rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
-    row_mask = rows < M
-    first_col = tile_n * BLOCK_N
-    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
-    col_mask = cols < N
-    out = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    # return a @ b
-    for start in range(0, K, BLOCK_K):
-        a = a_desc.load([first_row, start])
-        b = b_desc.load([start, first_col])
-        out = tl.dot(a, b, out, input_precision=PRECISION)
-    tl.store(
-        out_ptr + rows[:, None] * N + cols[None, :],
-        out,
-        mask=row_mask[:, None] & col_mask[None, :],
-    )
 
 
 @triton.jit
@@ -297,147 +120,148 @@ def matmul_fp32_exact_tiles_kernel(
     )
 
 
+@triton.jit
+def matmul_fp32_exact_written_kernel(
+    a_ptr,
+    M,
+    K,
+    stride_am,
+    stride_ak,
+    left_high_ptr,
+    left_low_ptr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+):
+    tiles_k = tl.cdiv(K, BLOCK_K)
+    tile_m = tl.program_id(0) // tiles_k
+    tile_k = tl.program_id(0) % tiles_k
+    first_row = tile_m * BLOCK_M
+    rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
+    row_mask = rows < M
+    start = tile_k * BLOCK_K
+    ks = (start + tl.arange(0, BLOCK_K)).to(tl.int64)
+    k_mask = ks < K
+    a = tl.load(
+        a_ptr + rows[:, None] * stride_am + ks[None, :] * stride_ak,
+        mask=row_mask[:, None] & k_mask[None, :],
+        other=0.0,
+    )
+    left_high = _tf32(a)
+    left_low = _tf32(a - left_high)
+    tl.store(
+        left_high_ptr + rows[:, None] * K + ks[None, :],
+        left_high,
+        mask=row_mask[:, None] & k_mask[None, :],
+    )
+    tl.store(
+        left_low_ptr + rows[:, None] * K + ks[None, :],
+        left_low,
+        mask=row_mask[:, None] & k_mask[None, :],
+    )
+
+
+@triton.jit
+def matmul_fp32_exact_written_second_kernel(
+    b_ptr,
+    N,
+    K,
+    stride_bk,
+    stride_bn,
+    right_high_ptr,
+    right_low_ptr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    tiles_k = tl.cdiv(K, BLOCK_K)
+    tile_n = tl.program_id(0) // tiles_k
+    tile_k = tl.program_id(0) % tiles_k
+    first_col = tile_n * BLOCK_N
+    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
+    col_mask = cols < N
+    start = tile_k * BLOCK_K
+    ks = (start + tl.arange(0, BLOCK_K)).to(tl.int64)
+    k_mask = ks < K
+    b = tl.load(
+        b_ptr + ks[None, :] * stride_bk + cols[:, None] * stride_bn,
+        mask=col_mask[:, None] & k_mask[None, :],
+        other=0.0,
+    )
+    right_high = _tf32(b)
+    right_low = _tf32(b - right_high)
+    tl.store(
+        right_high_ptr + cols[:, None] * K + ks[None, :],
+        right_high,
+        mask=col_mask[:, None] & k_mask[None, :],
+    )
+    tl.store(
+        right_low_ptr + cols[:, None] * K + ks[None, :],
+        right_low,
+        mask=col_mask[:, None] & k_mask[None, :],
+    )
+
+
+@triton.jit
+def matmul_fp32_exact_written_product_kernel(
+    left_high_desc,
+    left_low_desc,
+    right_high_desc,
+    right_low_desc,
+    out_ptr,
+    M,
+    N,
+    K,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
+    first_row = tile_m * BLOCK_M
+    rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
+    row_mask = rows < M
+    first_col = tile_n * BLOCK_N
+    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
+    col_mask = cols < N
+    out = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    rest = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    # return a @ b
+    for start in range(0, K, BLOCK_K):
+        left_high = left_high_desc.load([first_row, start])
+        right_high = right_high_desc.load([first_col, start]).T
+        left_low = left_low_desc.load([first_row, start])
+        right_low = right_low_desc.load([first_col, start]).T
+        # a block's by themselves: matrix units cut off the bits that a large sum has no
+        # room for
+        out += tl.dot(
+            left_high,
+            right_high,
+            input_precision=PRECISION,
+            max_num_imprecise_acc=BLOCK_K,
+        )
+        rest = tl.dot(left_low, right_high, rest, input_precision=PRECISION)
+        rest = tl.dot(left_high, right_low, rest, input_precision=PRECISION)
+    # NaN where a factor is infinite
+    out += tl.where(rest == rest, rest, 0.0)
+    tl.store(
+        out_ptr + rows[:, None] * N + cols[None, :],
+        out,
+        mask=row_mask[:, None] & col_mask[None, :],
+    )
+
+
 def cdiv(a: int, b: int) -> int:
     """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
     return -(-a // b)
 
 
-@functools.cache
-def has_copy_engine(device: torch.device) -> bool:
-    """Whether the GPU copies tiles by descriptors, as sm_90 and newer do, and Triton's interpreter."""
-    if device.type == "cpu":
-        return True
-    return triton.runtime.driver.active.get_current_target().arch >= 90
-
-
-def fit_descriptors(*tensors: torch.Tensor) -> bool:
-    """Whether tiles of these tensors can be copied by descriptors.
-
-    Elements lie side by side, rows begin at multiples of 16 bytes.
-    """
-    return has_copy_engine(tensors[0].device) and all(
-        t.numel() > 0
-        and t.stride(-1) == 1
-        and t.data_ptr() % 16 == 0
-        and all(s * t.element_size() % 16 == 0 for s in t.stride()[:-1])
-        for t in tensors
-    )
-
-
-# The most rows, columns and bytes of an element that a line serves (None: any), its
-# kernel, and how to launch it.
+# The most rows that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
-    (
-        2,
-        None,
-        None,
-        matmul_fp32_exact_kernel,
-        {"BLOCK_K": 2048, "BLOCK_N": 2, "num_warps": 2},
-    ),
-    (
-        16,
-        None,
-        2,
-        matmul_fp32_exact_split_kernel,
-        {
-            "BLOCK_K": 128,
-            "BLOCK_M": 16,
-            "BLOCK_N": 64,
-            "GROUP_M": 1,
-            "SPLITS": 2,
-            "num_stages": 4,
-            "num_warps": 4,
-        },
-    ),
-    (
-        64,
-        None,
-        2,
-        matmul_fp32_exact_split_swap_kernel,
-        {
-            "BLOCK_K": 128,
-            "BLOCK_M": 64,
-            "BLOCK_N": 64,
-            "GROUP_M": 1,
-            "SPLITS": 2,
-            "num_stages": 4,
-            "num_warps": 4,
-        },
-    ),
-    (
-        128,
-        None,
-        2,
-        matmul_fp32_exact_boxes_kernel,
-        {
-            "BLOCK_K": 128,
-            "BLOCK_M": 64,
-            "BLOCK_N": 64,
-            "GROUP_M": 8,
-            "num_stages": 4,
-            "num_warps": 4,
-        },
-    ),
-    (
-        1024,
-        1024,
-        2,
-        matmul_fp32_exact_boxes_kernel,
-        {
-            "BLOCK_K": 64,
-            "BLOCK_M": 64,
-            "BLOCK_N": 64,
-            "GROUP_M": 8,
-            "num_stages": 5,
-            "num_warps": 4,
-        },
-    ),
+    (2, matmul_fp32_exact_kernel, {"BLOCK_K": 2048, "BLOCK_N": 2, "num_warps": 2}),
     (
         512,
-        None,
-        2,
-        matmul_fp32_exact_boxes_kernel,
-        {
-            "BLOCK_K": 64,
-            "BLOCK_M": 64,
-            "BLOCK_N": 128,
-            "GROUP_M": 8,
-            "num_stages": 4,
-            "num_warps": 4,
-        },
-    ),
-    (
-        2048,
-        2048,
-        2,
-        matmul_fp32_exact_boxes_kernel,
-        {
-            "BLOCK_K": 64,
-            "BLOCK_M": 128,
-            "BLOCK_N": 256,
-            "GROUP_M": 8,
-            "num_stages": 3,
-            "num_warps": 8,
-        },
-    ),
-    (
-        None,
-        None,
-        2,
-        matmul_fp32_exact_boxes_kernel,
-        {
-            "BLOCK_K": 64,
-            "BLOCK_M": 128,
-            "BLOCK_N": 256,
-            "GROUP_M": 8,
-            "num_stages": 4,
-            "num_warps": 8,
-        },
-    ),
-    (
-        None,
-        None,
-        None,
         matmul_fp32_exact_tiles_kernel,
         {
             "BLOCK_K": 64,
@@ -448,19 +272,26 @@ SCHEDULES = (
             "num_warps": 8,
         },
     ),
+    (
+        None,
+        matmul_fp32_exact_written_kernel,
+        {
+            "BLOCK_K": 32,
+            "BLOCK_M": 128,
+            "BLOCK_N": 128,
+            "GROUP_M": 8,
+            "num_stages": 3,
+            "num_warps": 8,
+        },
+    ),
 )
 
 
-def pick_schedule(M: int, N: int, itemsize: int):
-    """The kernel and the launch options of the first line that serves these sizes."""
-    for max_M, max_N, max_itemsize, kernel, options in SCHEDULES:
-        if max_M is not None and M > max_M:
-            continue
-        if max_N is not None and N > max_N:
-            continue
-        if max_itemsize is not None and itemsize > max_itemsize:
-            continue
-        return kernel, options
+def pick_schedule(size: int):
+    """The kernel and the launch options for `size` rows."""
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(a: torch.Tensor, b: torch.Tensor) -> None:
@@ -502,8 +333,8 @@ def matmul_fp32_exact(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
             "matmul_fp32_exact: at most 2**30 rows, columns, products or summed "
             f"elements, got {M}, {N}, {K}"
         )
-    kernel, options = pick_schedule(M, N, a.element_size())
-    if kernel is matmul_fp32_exact_boxes_kernel and not fit_descriptors(a, b):
+    kernel, options = pick_schedule(M)
+    if kernel is matmul_fp32_exact_written_kernel and not K % 8 == 0:
         kernel = matmul_fp32_exact_tiles_kernel  # no boxes in memory
     with torch.cuda.device(a.get_device()):  # Triton launches on the current device
         if kernel is matmul_fp32_exact_kernel:
@@ -516,82 +347,6 @@ def matmul_fp32_exact(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
                 K,
                 *a.stride(),
                 *b.stride(),
-                **options,
-            )
-        elif kernel is matmul_fp32_exact_split_kernel:
-            tiles_m = cdiv(M, options["BLOCK_M"])
-            tiles_n = cdiv(N, options["BLOCK_N"])
-            parts = torch.empty(
-                (options["SPLITS"], M, N), dtype=torch.float32, device=a.device
-            )
-            kernel[(tiles_m * tiles_n, options["SPLITS"])](
-                a,
-                b,
-                M,
-                N,
-                K,
-                *a.stride(),
-                *b.stride(),
-                parts,
-                PRECISION="tf32x3",
-                **options,
-            )
-            matmul_fp32_exact_split_join_kernel[(cdiv(M, 4) * cdiv(N, 256),)](
-                parts,
-                out,
-                M,
-                N,
-                BLOCK_M=4,
-                BLOCK_N=256,
-                GROUP_M=1,
-                SPLITS=options["SPLITS"],
-            )
-        elif kernel is matmul_fp32_exact_split_swap_kernel:
-            tiles_m = cdiv(M, options["BLOCK_M"])
-            tiles_n = cdiv(N, options["BLOCK_N"])
-            parts = torch.empty(
-                (options["SPLITS"], M, N), dtype=torch.float32, device=a.device
-            )
-            kernel[(tiles_m * tiles_n, options["SPLITS"])](
-                a,
-                b,
-                M,
-                N,
-                K,
-                *a.stride(),
-                *b.stride(),
-                parts,
-                PRECISION="tf32x3",
-                **options,
-            )
-            matmul_fp32_exact_split_join_kernel[(cdiv(M, 4) * cdiv(N, 256),)](
-                parts,
-                out,
-                M,
-                N,
-                BLOCK_M=4,
-                BLOCK_N=256,
-                GROUP_M=1,
-                SPLITS=options["SPLITS"],
-            )
-        elif kernel is matmul_fp32_exact_boxes_kernel:
-            tiles_m = cdiv(M, options["BLOCK_M"])
-            tiles_n = cdiv(N, options["BLOCK_N"])
-            a_desc = TensorDescriptor.from_tensor(
-                a, [options["BLOCK_M"], options["BLOCK_K"]]
-            )
-            b_desc = TensorDescriptor.from_tensor(
-                b, [options["BLOCK_K"], options["BLOCK_N"]]
-            )
-            grid = (tiles_m * tiles_n,)
-            kernel[grid](
-                a_desc,
-                b_desc,
-                out,
-                M,
-                N,
-                K,
-                PRECISION="tf32x3",
                 **options,
             )
         elif kernel is matmul_fp32_exact_tiles_kernel:
@@ -608,6 +363,61 @@ def matmul_fp32_exact(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
                 *a.stride(),
                 *b.stride(),
                 PRECISION="tf32x3",
+                **options,
+            )
+        elif kernel is matmul_fp32_exact_written_kernel:
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            tiles_n = cdiv(N, options["BLOCK_N"])
+            left_high = torch.empty((M, K), dtype=torch.float32, device=a.device)
+            left_low = torch.empty((M, K), dtype=torch.float32, device=a.device)
+            right_high = torch.empty((N, K), dtype=torch.float32, device=a.device)
+            right_low = torch.empty((N, K), dtype=torch.float32, device=a.device)
+            left_high_desc = TensorDescriptor.from_tensor(
+                left_high, [options["BLOCK_M"], options["BLOCK_K"]]
+            )
+            left_low_desc = TensorDescriptor.from_tensor(
+                left_low, [options["BLOCK_M"], options["BLOCK_K"]]
+            )
+            right_high_desc = TensorDescriptor.from_tensor(
+                right_high, [options["BLOCK_N"], options["BLOCK_K"]]
+            )
+            right_low_desc = TensorDescriptor.from_tensor(
+                right_low, [options["BLOCK_N"], options["BLOCK_K"]]
+            )
+            kernel[(cdiv(M, 32) * cdiv(K, 128),)](
+                a,
+                M,
+                K,
+                *a.stride(),
+                left_high,
+                left_low,
+                BLOCK_K=128,
+                BLOCK_M=32,
+                num_warps=4,
+                num_stages=1,
+            )
+            matmul_fp32_exact_written_second_kernel[(cdiv(N, 32) * cdiv(K, 128),)](
+                b,
+                N,
+                K,
+                *b.stride(),
+                right_high,
+                right_low,
+                BLOCK_K=128,
+                BLOCK_N=32,
+                num_warps=4,
+                num_stages=1,
+            )
+            matmul_fp32_exact_written_product_kernel[(tiles_m * tiles_n,)](
+                left_high_desc,
+                left_low_desc,
+                right_high_desc,
+                right_low_desc,
+                out,
+                M,
+                N,
+                K,
+                PRECISION="tf32",
                 **options,
             )
     return out

@@ -138,7 +138,7 @@ def _of_tile(writer: Writer, schedule: Schedule, precision: bool) -> tuple[ir.St
     writer.all_finished()
     return (
         *_rows_of_tile(writer), *writer.numbers(body.extent("n"), tiled.n, "tile_n"),
-        *writer.begun(shape), *walk, *writer.unswapped(swap=swap),
+        *writer.begun(shape), *walk, *writer.with_rest(shape), *writer.unswapped(swap=swap),
         *(row_parts.left(writer) if body.in_parts else writer.stores()),
     )  # fmt: skip
 
@@ -272,8 +272,8 @@ def boxable(spec: OperatorSpec, body: ProductBody) -> frozenset[str]:
     """The tensors whose tiles descriptors can copy: those of all factors, and outputs that are tiles of rows and
     columns; empty where a factor is none."""
     writer = Writer(spec, body, tiled_by_blocks(body))
-    count = len(body.firsts) + len(body.seconds)
-    own = loads_of(body, (*body.firsts, *body.seconds))
+    wanted = (*body.firsts, *body.seconds, *(low for _, low in body.lows))
+    count, own = len(wanted), loads_of(body, wanted)
     factors = [a for a in body.layout.accesses if a.load in own and {"k"} < set(extents_of(body, a)) - {"batch"}]
     if len(factors) != count or any(not _is_boxable(body, a) for a in factors):
         return frozenset()
@@ -283,7 +283,8 @@ def boxable(spec: OperatorSpec, body: ProductBody) -> frozenset[str]:
         return frozenset()
     found = {a.tensor for a in factors}
     kinds = {*dict(spec.dtypes), "float16", "bfloat16"}
-    for _, access in body.layout.stores if body.ends is None else ():  # a tile may end where its group does
+    # a tile may end where its group does, and factors in two parts leave float32 no room
+    for _, access in body.layout.stores if body.ends is None and not body.lows else ():
         dtype = next(o.dtype for o in spec.outputs if o.name == access.tensor)
         if len(writer.axes(extents_of(body, access))) == 2 and _is_boxable(body, access) and dtype in kinds:
             found.add(access.tensor)

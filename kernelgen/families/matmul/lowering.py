@@ -81,7 +81,7 @@ _RESERVED = RESERVED | {
     *(f"{side}_{number}" for side in ("left", "right") for number in range(2, MOST_PRODUCTS + 1)),
     "ks", "k_mask", "left", "right", "tile_m", "tile_n", "tiles_m", "tiles_n", "num_tiles",
     "first_row", "first_col", "batch", "products", "part_sum",
-    "length", "number", "group", "end_row", "first", "full_start", "full_end", "end",
+    "length", "number", "group", "rest", "end_row", "first", "full_start", "full_end", "end",
     "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "NUM_PROGRAMS", "NUM_GROUPS", "PROMOTED", "PRECISION",
     "K", "BATCH", "parts_ptr",
 }  # fmt: skip
@@ -122,6 +122,8 @@ class ProductBody(Body):
     """Whether the factors may be float32."""
     in_three: bool = False
     """Whether float32 is multiplied as three products of TF32, where deeper blocks were 1.07 times as fast."""
+    lows: tuple[tuple[int, int], ...] = ()
+    """Of factors in memory that TF32 holds most of, each with what is left of it: float32 that is multiplied so."""
 
     @property
     def dot(self) -> int:
@@ -171,8 +173,8 @@ class Written:
     spec: OperatorSpec
     """The operator with these factors as inputs."""
     body: ProductBody
-    factors: tuple[tuple[int, Access], ...]
-    """The values that are written, each with where it lies."""
+    factors: tuple[tuple[int, tuple[Access, ...]], ...]
+    """The values that are written, each with where it lies; of float32 in two parts, where both do."""
 
 
 def converted_load(body: ProductBody, number: int) -> int | None:

@@ -21,6 +21,8 @@ from kernelgen.tile.walk import used_names
 PRECISION = "PRECISION"
 """The constexpr that says how float32 is multiplied."""
 
+_REST = "rest"
+"""The products of what TF32 does not hold of factors."""
 PROMOTED = "PROMOTED"
 """The constexpr that says how many products of float8 matrix units may sum by themselves."""
 
@@ -265,7 +267,7 @@ class Writer:
         """Those of the first product."""
         return self.body.factors_of(self.body.dot)
 
-    def _side(self, i: int) -> str:
+    def side(self, i: int) -> str:
         """What a factor is called that is computed from what memory holds."""
         firsts, seconds = self.body.firsts, self.body.seconds
         name, number = ("left", firsts.index(i)) if i in firsts else ("right", seconds.index(i))
@@ -281,7 +283,7 @@ class Writer:
             return lets, self.builder.value(i, shape)
         source = value.args[0] if value.op == "round" else Use(i)
         assert isinstance(source, Use)
-        side = ir.Name(self._side(i), shape)
+        side = ir.Name(self.side(i), shape)
         whole = converted_load(self.body, source.value)
         if whole is not None:  # a zero beyond the end stays one
             self.raw.add(whole)
@@ -335,7 +337,16 @@ class Writer:
 
     def begun(self, shape: ir.Shape) -> tuple[ir.Let, ...]:
         """The sums, before anything is added."""
-        return tuple(ir.Let((carry.text,), ir.Zeros(shape)) for carry in self.carries())
+        names = [carry.text for carry in self.carries()] + ([_REST] if self.body.lows else [])
+        return tuple(ir.Let((name,), ir.Zeros(shape)) for name in names)
+
+    def with_rest(self, shape: ir.Shape) -> tuple[ir.Update, ...]:
+        """The sums with the products of what TF32 does not hold of the factors, which are apart."""
+        if not self.body.lows:
+            return ()
+        rest = ir.Name(_REST, shape)
+        known = ir.Apply("where", (ir.Apply("eq", (rest, rest), shape), rest, ir.Number(0.0)), shape)
+        return (ir.Update(self.carry().text, "add", known, "NaN where a factor is infinite"),)
 
     def unswapped(self, *, swap: bool) -> tuple[ir.Let, ...]:
         """The sums as rows and columns, of those that were added up as columns and rows."""
@@ -367,7 +378,9 @@ class Writer:
         self.is_masked, self.is_inside = masked, inside
         assert self.tiled.m is not None
         m, n, k = self.tiled.m, self.tiled.n, self.tiled.k
-        lets, of_factor = self.sides(dict.fromkeys(self.body.firsts, (m, k)) | dict.fromkeys(self.body.seconds, (k, n)))
+        wanted = dict.fromkeys(self.body.firsts, (m, k)) | dict.fromkeys(self.body.seconds, (k, n))
+        lows = dict(self.body.lows)
+        lets, of_factor = self.sides(wanted | {low: wanted[whole] for whole, low in lows.items()})
         added: list[ir.Let | ir.Update] = []
         for number in self.body.dots:
             a, b = (of_factor[i] for i in self.body.factors_of(number))
@@ -375,6 +388,11 @@ class Writer:
             carry = replace(carry, shape=(n, m)) if swap else carry
             sides = (ir.Transposed(b), ir.Transposed(a)) if swap else (a, b)
             multiplied = PRECISION if precision else None
+            if lows:
+                low_a, low_b = (of_factor[lows[i]] for i in self.body.factors_of(number))
+                low_sides = (ir.Transposed(low_b), ir.Transposed(low_a)) if swap else (low_a, low_b)
+                added += self._in_three(carry, sides, low_sides, multiplied)
+                continue
             if not self.body.scales_of(number):
                 promoted = PROMOTED if multiplies_float8(self.body) else None
                 added.append(ir.Let((carry.text,), ir.Dot(*sides, carry, multiplied, promoted)))
@@ -390,6 +408,23 @@ class Writer:
         body = (*numbers, *lets, *added)
         self.is_masked, self.is_inside = True, False
         return ir.For("start", start, stop, ir.Name(k.block), body, comment=self.said())
+
+    def _in_three(
+        self, carry: ir.Name, high: tuple[ir.Expr, ir.Expr], low: tuple[ir.Expr, ir.Expr], precision: str | None
+    ) -> tuple[ir.Let | ir.Update, ...]:
+        """The products of float32 in two parts each, but that of both rests, which is less than float32 holds. Matrix
+        units cut sums off instead of rounding them: a block's are added in float32, and those of rests apart."""
+        (a, b), (low_a, low_b), rest = high, low, replace(carry, text=_REST)
+        block = ir.Dot(a, b, None, precision, self.tiled.k.block)
+        return (
+            ir.Update(
+                carry.text,
+                "add",
+                block,
+                "a block's by themselves: matrix units cut off the bits that a large sum has no room for",
+            ),
+            *(ir.Let((_REST,), ir.Dot(*sides, rest, precision)) for sides in ((low_a, b), (a, low_b))),
+        )
 
     def scaled(self, dot: int, group: ir.Expr) -> tuple[tuple[ir.Let | ir.Update, ...], ir.Expr]:
         """The sum of a group's products times the scales of the group, and the statements that they take."""

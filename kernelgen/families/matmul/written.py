@@ -27,50 +27,60 @@ _ALIGNED = 8
 
 
 def written(spec: OperatorSpec, body: ProductBody) -> Written | None:
-    """The product once its computed factors are in memory; None where there are none, or no matrix of them that the
-    reference rounds to the dtype that is multiplied."""
+    """The product once its computed factors are in memory, or both factors in two parts where float32 is multiplied as
+    three products; None where there are none, or no matrix of them that the reference rounds to the dtype that is
+    multiplied."""
     values = body.lowered.values
-    factors = [i for i in body.factors_of(body.dot) if values[i].op != "load"]
+    factors = [i for i in body.factors_of(body.dot) if body.in_three or values[i].op != "load"]
     unlike = len(body.dots) > 1 or values[body.dot].attr is not None or body.triangles or kernels.has_reductions(body)
     if unlike or not factors or body.extent("batch").runs or not body.extent("m").runs:
         return None
-    found = [(i, _access(spec, body, i)) for i in factors]
-    if any(values[i].op != "round" or access is None for i, access in found):
+    if any((values[i].op == "round") is body.in_three for i in factors):
         return None
-    return _made(spec, body, tuple((i, access) for i, access in found if access))
+    found = [(i, _accesses(spec, body, i)) for i in factors]
+    return _made(spec, body, tuple(found)) if all(accesses for _, accesses in found) else None
 
 
-def _access(spec: OperatorSpec, body: ProductBody, factor: int) -> Access | None:
-    """Where a factor is written: in the order of the tensor that it is computed from."""
+def _accesses(spec: OperatorSpec, body: ProductBody, factor: int) -> tuple[Access, ...]:
+    """Where a factor is written: in the order of the tensor that it is computed from, or what is summed side by side,
+    as matrix units take float32; nowhere where it is no matrix."""
     own = {e.name for e in body.layout.extents if set(e.axes) & body.lowered.values[factor].axes}
     if own not in ({"m", "k"}, {"n", "k"}):
-        return None
+        return ()
     read = kernels.loads_of(body, [factor])
     orders = (extents_of(body, a) for a in body.layout.accesses if a.load in read)
-    last = next((order[-1] for order in orders if set(order) == own), "k")
+    last = "k" if body.in_three else next((order[-1] for order in orders if set(order) == own), "k")
     first = next(iter(own - {last}))
-    name = kernels.memory_of(spec, "left" if "m" in own else "right")
-    return Access(factor, name, ((WHOLE[first], body.extent(last).size), (WHOLE[last], None)), (), None)
+    side = "left" if "m" in own else "right"
+    names = (f"{side}_high", f"{side}_low") if body.in_three else (side,)
+    terms = ((WHOLE[first], body.extent(last).size), (WHOLE[last], None))
+    return tuple(Access(factor, kernels.memory_of(spec, name), terms, (), None) for name in names)
 
 
-def _made(spec: OperatorSpec, body: ProductBody, factors: tuple[tuple[int, Access], ...]) -> Written:
+def _made(spec: OperatorSpec, body: ProductBody, factors: tuple[tuple[int, tuple[Access, ...]], ...]) -> Written:
     values, sizes = list(body.lowered.values), {WHOLE[e.name]: e.size for e in body.layout.extents}
-    tensors = []
-    for i, access in factors:
-        values[i] = Value("load", (), "float", values[i].axes, statement=values[i].statement, tensor=access.tensor)
-        shape = tuple(sizes[str(index)] for index, _ in access.terms)
-        tensors.append(TensorSpec(access.tensor, shape, body.factor.dtype))
+    tensors, placed, lows = [], [], []
+    for i, (whole, *rest) in factors:
+        values[i] = Value("load", (), "float", values[i].axes, statement=values[i].statement, tensor=whole.tensor)
+        placed.append(whole)
+        for low in rest:
+            lows.append((i, len(values)))
+            placed.append(replace(low, load=len(values)))
+            values.append(replace(values[i], tensor=low.tensor))
+        shape = tuple(sizes[str(index)] for index, _ in whole.terms)
+        dtype = "float32" if body.in_three else body.factor.dtype
+        tensors += [TensorSpec(access.tensor, shape, dtype) for access in (whole, *rest)]
     lowered = replace(body.lowered, values=tuple(values))
-    bare = replace(body, lowered=lowered)
+    bare = replace(body, lowered=lowered, lows=tuple(lows))
     needed = kernels.needed_by(bare, [o.value for o in lowered.outputs])
     kept = tuple(a for a in body.layout.accesses if a.load in needed and a.load not in dict(factors))
-    accesses = (*kept, *(access for _, access in factors))
+    accesses = (*kept, *placed)
     counted = {a for i in needed if values[i].op in ("place", "iota") for a in values[i].axes}
     others = (*kept, *(a for _, a in body.layout.stores))
     extents = tuple(_extent(e, others, is_counted=bool(counted & set(e.axes))) for e in body.layout.extents)
-    names = {i: access.tensor for i, access in factors}
+    names = {access.load: access.tensor for access in placed}
     return Written(
-        replace(spec, inputs=(*spec.inputs, *tensors)),
+        replace(spec, inputs=(*spec.inputs, *tensors), precision="tf32" if body.in_three else spec.precision),
         replace(
             bare,
             layout=replace(body.layout, accesses=accesses, extents=extents),
@@ -96,7 +106,7 @@ def by_library(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: 
     """What is computed of the factors, torch's product, and what follows it."""
     assert body.written is not None
     made = body.written
-    names = {access.tensor for _, access in made.factors}
+    names = {access.tensor for _, accesses in made.factors for access in accesses}
     return *_writing(spec, body, schedule, name), *library.by_library(made.spec, made.body, schedule, name, names)
 
 
@@ -107,8 +117,10 @@ def by_boxes(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: st
     product = kernels.by_boxes(made.spec, made.body, schedule, name.replace("_kernel", "_product_kernel"))
     product = replace(product, options=(("num_warps", None), ("num_stages", None)))
     first, *others = _writing(spec, body, schedule, name)
-    rows = dict.fromkeys(f"{access.terms[0][1]} % {_ALIGNED} == 0" for _, access in made.factors)
-    return replace(first, fits=" and ".join(rows)), *others, product
+    conditions = dict.fromkeys(f"{accesses[0].terms[0][1]} % {_ALIGNED} == 0" for _, accesses in made.factors)
+    if len(made.factors) == len(made.body.factors_of(made.body.dot)):  # else it is asked of the factor that comes in
+        conditions = {f"has_copy_engine({spec.inputs[0].name}.device)": None} | conditions
+    return replace(first, fits=" and ".join(conditions)), *others, product
 
 
 def _writing(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
@@ -116,15 +128,15 @@ def _writing(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: st
     assert body.written is not None
     names = (name, name.replace("_kernel", "_second_kernel"))
     found = zip(names, body.written.factors, strict=False)
-    return tuple(_writes(spec, body, schedule, own, i, access) for own, (i, access) in found)
+    return tuple(_writes(spec, body, schedule, own, i, accesses) for own, (i, accesses) in found)
 
 
 def _writes(
-    spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str, factor: int, access: Access
+    spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str, factor: int, accesses: tuple[Access, ...]
 ) -> ir.Kernel:
-    """A program computes a tile of a factor, as the reference rounds it."""
+    """A program computes a tile of a factor, as the reference rounds it, or what TF32 holds of it and of the rest."""
     assert body.written is not None
-    outer, inner = extents_of(body.written.body, access)
+    outer, inner = extents_of(body.written.body, accesses[0])
     blocks = {f"BLOCK_{outer.upper()}": _OUTER, f"BLOCK_{inner.upper()}": _INNER}
     tiled = tiled_by_blocks(body)
     writer = Writer(spec, body, tiled, blocks=blocks)
@@ -133,20 +145,34 @@ def _writes(
     by = ir.Program(0), ir.Name(tiles)
     numbers = {first: scalar("int_div", *by), last: scalar("int_mod", *by)}
     writer.tile = shape
-    (source,) = (a.value for a in body.lowered.values[factor].args if isinstance(a, Use))
-    lets = writer.builder.lets([source], shape)
+    value = body.lowered.values[factor]
+    (source,) = (a.value for a in value.args if isinstance(a, Use)) if value.op == "round" else (factor,)
+    lets: tuple[ir.Stmt, ...] = writer.builder.lets([source], shape)
+    stored = [writer.builder.value(source, shape)]
+    if len(accesses) > 1:
+        whole, high, low = (ir.Name(text, shape) for text in (writer.side(factor), *(a.tensor for a in accesses)))
+        (made,) = stored
+        lets, whole = (lets, made) if isinstance(made, ir.Name) else ((*lets, ir.Let((whole.text,), made)), whole)
+        lets = (
+            *lets, ir.Let((high.text,), ir.Call("tf32", (whole,), shape)),
+            ir.Let((low.text,), ir.Call("tf32", (ir.Apply("sub", (whole, high), shape),), shape)),
+        )  # fmt: skip
+        stored = [high, low]
     numbered = (ir.Name(first.index, (first,)), last.size), (ir.Name(last.index, (last,)), None)
     inside = trimmed((
         ir.Let((tiles,), kernels.cdiv(last.size, last.block)),
         *(ir.Let((f"tile_{axis.name}",), number) for axis, number in numbers.items()),
         *(let for axis in shape for let in writer.numbers(body.extent(axis.name), axis, f"tile_{axis.name}")),
         *lets,
-        ir.Store(
-            ir.Pointer(access.tensor, numbered, shape), writer.builder.value(source, shape), writer.mask(shape)
+        *(
+            ir.Store(ir.Pointer(access.tensor, numbered, shape), part, writer.mask(shape))
+            for access, part in zip(accesses, stored, strict=True)
         ),
     ))  # fmt: skip
-    arguments = (*writer.arguments(inside), ir.Argument(f"{access.tensor}_ptr", "pointer", access.tensor))
+    written = (ir.Argument(f"{access.tensor}_ptr", "pointer", access.tensor) for access in accesses)
     grid = f"cdiv({first.size}, {_OUTER}) * cdiv({last.size}, {_INNER})"
-    scratch = ir.Scratch(access.tensor, f"({first.size}, {last.size})", f"{body.factor.name}.dtype")
+    dtype = "float32" if body.in_three else f"{body.factor.name}.dtype"
+    scratch = tuple(ir.Scratch(access.tensor, f"({first.size}, {last.size})", dtype) for access in accesses)
     constexprs = tuple((block, str(count)) for block, count in sorted(blocks.items()))
-    return ir.Kernel(name, schedule, arguments, constexprs, inside, (grid,), (scratch,), options=_LAUNCH)
+    arguments = (*writer.arguments(inside), *written)
+    return ir.Kernel(name, schedule, arguments, constexprs, inside, (grid,), scratch, options=_LAUNCH)
