@@ -149,12 +149,14 @@ def _products(operator: Operator, names: Sequence[str], *, few: bool) -> Iterato
 
 def _served(operator: Operator, case: Case) -> Case:
     """The case, or where windows and groups need more than the two or three that most of its sizes are, with these
-    made eight if that helps."""
+    made as large as helps."""
     if 0 in case.sizes.values() or not _is_refused(operator, case):
         return case
-    sizes = {n: 8 if size in (2, 3) else size for n, size in case.sizes.items()}
-    wider = replace(case, sizes=sizes, label="")
-    return case if _is_refused(operator, wider) else wider
+    for wide in (4, 8, 16):
+        sizes = {n: wide if size in (2, 3) else size for n, size in case.sizes.items()}
+        if not _is_refused(operator, wider := replace(case, sizes=sizes, label="")):
+            return wider
+    return case
 
 
 def _bounded(operator: Operator, case: Case) -> Case:
