@@ -114,6 +114,7 @@ class _Cut:
         self.convolved: dict[str, TensorSpec] = {}
         """By tensors of convolutions, the input of the operator that the first of these reads."""
         inputs = {t.name: t for t in spec.inputs}
+        self.given = frozenset(spec.inputs)
         self.stored = {i: inputs[str(n.attrs[0])] for i, n in enumerate(graph.nodes) if n.op == "input"}
         declared = {o.node: next(t for t in spec.outputs if t.name == o.name) for o in reversed(graph.outputs)}
         self.declared = {i: declared[o] for o in declared for i in (o, self._rounded(o)) if i is not None}
@@ -259,11 +260,11 @@ class _Cut:
         nodes = tuple(_node(self.graph.nodes[i], stored.get(i), place) for i in needed)
         outputs = tuple(Output(t.name, place[i], t.dtype) for i, t in tensors)
         graph = Graph(nodes, outputs, self.graph.statements)
-        read = sorted((stored[i] for i in needed if i in stored), key=lambda t: t in self.spec.inputs)
+        read = sorted((stored[i] for i in needed if i in stored), key=lambda t: t in self.given)
         inputs = (*read, *self._likes(read, graph))
         given = {t.name for t in (*self.spec.inputs, *self.spec.outputs)}
         last = {t.name for i, t in tensors if t.name not in given and self._is_of_windows(i)}
-        contiguous = {t.name for t in read if t not in self.spec.inputs} - self.loose
+        contiguous = {t.name for t in read if t not in self.given} - self.loose
         contiguous |= {t.name for _, t in tensors} - last - given  # as other kernels read them
         last |= {t.name for t in read} & self.loose - given
         source = self._first_of_chain(needed, stored)

@@ -20,6 +20,12 @@ _MOST_TRIED = 2000
 """Groups that are lowered in search of a cut, at 1 to 3 ms each. Of the references in the tests half took fewer than
 ten; a layer of a model, of fourteen anchors, takes a few hundred."""
 
+_LONG = 24
+"""More anchors than this are not searched as a whole."""
+
+_PART = 8
+"""The anchors that are searched at once of such a graph, at most: half of them or more, to where least is left."""
+
 _WORTH = 1000
 """A way that is found later is cheaper by more than this part, which is nobody's guess of a kernel's time."""
 
@@ -48,11 +54,43 @@ def groups(graph: Graph, outputs: tuple[int, ...], stored: frozenset[int], cost:
 
     Raises the UnsupportedError of the smallest part that no family takes where no cut helps.
     """
-    search = _Search(graph, cost)
-    found = search.best(Group(outputs), stored)
-    if found is None:
-        raise search.refused[min(search.refused)]
-    return found[1]
+    found: list[Group] = []
+    for part in _parts(graph, Group(outputs), stored):
+        search = _Search(graph, cost)
+        best = search.best(part, stored)
+        if best is None:
+            raise search.refused[min(search.refused)]
+        found += best[1]
+        stored |= set(part.left)
+    return tuple(found)
+
+
+def _parts(graph: Graph, group: Group, stored: frozenset[int]) -> Iterator[Group]:
+    """A group in parts of a few anchors, one after the other, if it has many: kernels of a model's later layers do not
+    depend on how its first ones are cut. A part ends where the fewest values are left, of such places behind a product,
+    whose result lies in memory, and of these at the last."""
+    anchors = _pending(graph, group, stored)
+    while len(anchors) > _LONG:
+        needed = needed_for(graph, group.nodes, stored)
+        ways: list[tuple[tuple[int, bool, int], tuple[Group, Group]]] = []
+        for k in range(_PART // 2, _PART + 1):
+            late = _following(graph, needed, anchors[k:])
+            for left in _left(graph, needed, late, stored, anchors[:k]):
+                first, then = _divided(group, {*group.nodes} - late, left)
+                if left and then.nodes and len(_pending(graph, then, stored | set(left))) < len(anchors):
+                    ways.append(((len(left), graph.nodes[anchors[k - 1]].op != DOT, -k), (first, then)))
+        if not ways:
+            break
+        first, group = min(ways, key=lambda way: way[0])[1]
+        yield first
+        stored |= set(first.left)
+        anchors = _pending(graph, group, stored)
+    yield group
+
+
+def _pending(graph: Graph, group: Group, stored: frozenset[int]) -> list[int]:
+    """The anchors that a group is yet to compute."""
+    return [i for i in needed_for(graph, group.nodes, stored) if graph.nodes[i].op in _ANCHORS and i not in stored]
 
 
 class _Search:
@@ -102,15 +140,18 @@ class _Search:
 def _cuts(graph: Graph, group: Group, stored: frozenset[int]) -> Iterator[tuple[Group, Group]]:
     """The ways to compute a group in two parts; the first leaves what the second needs beside what is stored."""
     needed = needed_for(graph, group.nodes, stored)
-    anchors = [i for i in needed if graph.nodes[i].op in _ANCHORS and i not in stored]
+    anchors = _pending(graph, group, stored)
     given: set[tuple[Group, Group]] = set()
     for k in range(len(anchors), -1, -1):
-        late = _following(graph, needed, anchors[k:] or _after(graph, needed, anchors))
-        for left in dict.fromkeys(_left(graph, needed, late, stored, anchors[:k])):
-            first, then = _divided(group, {*group.nodes} - late, left)
-            if (left or first.outputs) and then.nodes and (first, then) not in given:
-                given.add((first, then))
-                yield first, then
+        ways = [_following(graph, needed, anchors[k:])]
+        if not ways[0].issuperset(group.nodes):  # what follows from the first anchors alone may be left for later
+            ways.append(ways[0] | _following(graph, needed, _after(graph, needed, anchors[:k])))
+        for late in ways if k < len(anchors) else ways[1:]:
+            for left in dict.fromkeys(_left(graph, needed, late, stored, anchors[:k])):
+                first, then = _divided(group, {*group.nodes} - late, left)
+                if (left or first.outputs) and then.nodes and (first, then) not in given:
+                    given.add((first, then))
+                    yield first, then
     read = {j for i in anchors for j in (*_lying(graph, i), *_factors(graph, i))} - stored
     computed = [j for j in sorted(read) if not set(needed_for(graph, (j,), stored)) & set(anchors)]
     for shape in dict.fromkeys(graph.nodes[j].shape for j in computed):
@@ -257,9 +298,17 @@ def _shown(graph: Graph, i: int) -> int:
 
 def _is_of_product(graph: Graph, i: int) -> bool:
     """Whether a value is one of matrices' products, or computed from one element by element."""
-    anchors = frozenset(j for j, node in enumerate(graph.nodes) if node.op in _ANCHORS)
-    read = (graph.nodes[j] for j in needed_for(graph, (i,), anchors))
-    return any(node.op == DOT and node.convolution is None for node in read)
+    found: set[int] = set()
+    todo = [i]
+    while todo:
+        j = todo.pop()
+        node = graph.nodes[j]
+        if node.op == DOT and node.convolution is None:
+            return True
+        if j not in found and node.op not in _ANCHORS:
+            found.add(j)
+            todo += operands(node)
+    return False
 
 
 def operands(node: Node) -> list[int]:
