@@ -17,14 +17,14 @@ from kernelgen.frontend.graph import DOT, REDUCTIONS, SCANS, SCATTERS, VIEWS, Gr
 
 _ANCHORS = (*REDUCTIONS, *SCANS, *SCATTERS, DOT)
 _MOST_TRIED = 2000
-"""Groups that are lowered in search of a cut, at 1 to 3 ms each. Of the references in the tests half took fewer than
-ten; a layer of a model, of fourteen anchors, takes a few hundred."""
+"""Groups that are lowered in search of the cut of a part, at 1 to 3 ms each. Of the references in the tests half took
+fewer than ten; a layer of a model, of fourteen anchors, takes a few hundred."""
 
 _LONG = 24
 """More anchors than this are not searched as a whole."""
 
 _PART = 8
-"""The anchors that are searched at once of such a graph, at most: half of them or more, to where least is left."""
+"""The anchors that are searched at once of such a graph: at most so many, and half as many or more."""
 
 _WORTH = 1000
 """A way that is found later is cheaper by more than this part, which is nobody's guess of a kernel's time."""
@@ -55,37 +55,38 @@ def groups(graph: Graph, outputs: tuple[int, ...], stored: frozenset[int], cost:
     Raises the UnsupportedError of the smallest part that no family takes where no cut helps.
     """
     found: list[Group] = []
-    for part in _parts(graph, Group(outputs), stored):
-        search = _Search(graph, cost)
-        best = search.best(part, stored)
+    rest = Group(outputs)
+    search = _Search(graph, cost)
+    while rest.nodes:
+        part = _beginning(graph, rest, stored)
+        search.left_to_try = _MOST_TRIED
+        best = search.best(part or rest, stored)
         if best is None:
             raise search.refused[min(search.refused)]
-        found += best[1]
-        stored |= set(part.left)
+        # the last kernel of a part may be one with what comes after it
+        made = best[1] if part is None or len(best[1]) == 1 else best[1][:-1]
+        written = {i for group in made for i in group.outputs}
+        rest = Group(tuple(i for i in rest.outputs if i not in written)) if part else Group(())
+        stored |= {i for group in made for i in group.left}
+        found += made
     return tuple(found)
 
 
-def _parts(graph: Graph, group: Group, stored: frozenset[int]) -> Iterator[Group]:
-    """A group in parts of a few anchors, one after the other, if it has many: kernels of a model's later layers do not
-    depend on how its first ones are cut. A part ends where the fewest values are left, of such places behind a product,
-    whose result lies in memory, and of these at the last."""
+def _beginning(graph: Graph, group: Group, stored: frozenset[int]) -> Group | None:
+    """The first few anchors of a group that has many, up to where the fewest values are left: kernels of a model's
+    later layers do not depend on how its first ones are cut. None where all of it is searched at once."""
     anchors = _pending(graph, group, stored)
-    while len(anchors) > _LONG:
-        needed = needed_for(graph, group.nodes, stored)
-        ways: list[tuple[tuple[int, bool, int], tuple[Group, Group]]] = []
-        for k in range(_PART // 2, _PART + 1):
-            late = _following(graph, needed, anchors[k:])
-            for left in _left(graph, needed, late, stored, anchors[:k]):
-                first, then = _divided(group, {*group.nodes} - late, left)
-                if left and then.nodes and len(_pending(graph, then, stored | set(left))) < len(anchors):
-                    ways.append(((len(left), graph.nodes[anchors[k - 1]].op != DOT, -k), (first, then)))
-        if not ways:
-            break
-        first, group = min(ways, key=lambda way: way[0])[1]
-        yield first
-        stored |= set(first.left)
-        anchors = _pending(graph, group, stored)
-    yield group
+    if len(anchors) <= _LONG:
+        return None
+    needed = needed_for(graph, group.nodes, stored)
+    found: list[tuple[tuple[int, int], Group]] = []
+    for k in range(_PART // 2, _PART + 1):
+        late = _following(graph, needed, anchors[k:])
+        for left in _left(graph, needed, late, stored, anchors[:k]):
+            first, then = _divided(group, {*group.nodes} - late, left)
+            if left and then.nodes and len(_pending(graph, then, stored | set(left))) < len(anchors):
+                found.append(((len(left), -k), first))
+    return min(found, key=lambda way: way[0])[1] if found else None
 
 
 def _pending(graph: Graph, group: Group, stored: frozenset[int]) -> list[int]:
@@ -97,6 +98,7 @@ class _Search:
     def __init__(self, graph: Graph, cost: Cost) -> None:
         self.graph = graph
         self.cost = cost
+        self.left_to_try = 0
         self.costs: dict[tuple[Group, frozenset[int]], int | None] = {}
         self.known: dict[tuple[Group, frozenset[int]], _Found | None] = {}
         self.refused: dict[int, UnsupportedError] = {}
@@ -115,7 +117,10 @@ class _Search:
         """What a group by one kernel costs; None where no family takes it."""
         key = group, stored.intersection(needed_for(self.graph, group.nodes, stored))
         if key not in self.costs:
-            self.costs[key] = self._cost(*key) if len(self.costs) < _MOST_TRIED else None
+            if not self.left_to_try:
+                return None
+            self.left_to_try -= 1
+            self.costs[key] = self._cost(*key)
         return self.costs[key]
 
     def _cost(self, group: Group, stored: frozenset[int]) -> int | None:
@@ -142,11 +147,13 @@ def _cuts(graph: Graph, group: Group, stored: frozenset[int]) -> Iterator[tuple[
     needed = needed_for(graph, group.nodes, stored)
     anchors = _pending(graph, group, stored)
     given: set[tuple[Group, Group]] = set()
-    for k in range(len(anchors), -1, -1):
-        ways = [_following(graph, needed, anchors[k:])]
-        if not ways[0].issuperset(group.nodes):  # what follows from the first anchors alone may be left for later
-            ways.append(ways[0] | _following(graph, needed, _after(graph, needed, anchors[:k])))
-        for late in ways if k < len(anchors) else ways[1:]:
+    for behind in (False, True):
+        for k in range(len(anchors), -1, -1):
+            late = _following(graph, needed, anchors[k:])
+            if behind or not late:  # what follows from the first anchors alone may be left for later as well
+                if late.issuperset(group.nodes):
+                    continue
+                late |= _following(graph, needed, _after(graph, needed, anchors[:k]))
             for left in dict.fromkeys(_left(graph, needed, late, stored, anchors[:k])):
                 first, then = _divided(group, {*group.nodes} - late, left)
                 if (left or first.outputs) and then.nodes and (first, then) not in given:

@@ -142,3 +142,22 @@ def test_rotations_are_kernels_of_their_own_where_attention_would_repeat_them(le
     assert isinstance(plan, StepsPlan)
     assert len(plan.kernels) == count
     assert sum(k.family == ATTENTION for k in plan.kernels) == 1
+
+
+def test_a_model_of_many_layers_is_cut_a_part_at_a_time() -> None:
+    layers = 9
+    lines = [f"x = F.layer_norm(F.linear(x, w{i}) + x, (64,))" for i in range(layers)]
+    inputs = {"x": "B 64"} | {f"w{i}": "64 64" for i in range(layers)}
+    plan = plan_of(sample("\n".join([*lines, "return x"]), inputs, {"out": "B 64"}).spec())
+    assert [k.family for k in plan.kernels] == ["matmul"] * layers
+    assert not plan.calls
+
+
+POOLED = """\
+y = F.max_pool2d(F.batch_norm(F.conv2d(x, w1, padding=1), None, None, training=True).relu(), 3, stride=2, padding=1)
+return y + F.conv2d(y, w2, padding=1)"""
+
+
+def test_what_follows_from_sums_is_computed_behind_them_where_it_is_left_for_two() -> None:
+    plan = plan_of(sample(POOLED, {"x": "B C 9 9", "w1": "K C 3 3", "w2": "K K 3 3"}, {"out": "B K 5 5"}).spec())
+    assert [k.family for k in plan.kernels] == ["convolution", "reduction", "pointwise", "convolution"]
