@@ -15,7 +15,7 @@ from cli_process import kernelgen, refused
 from rounds_fakes import CASES, COMPILER, START, make_plan
 
 from kernelgen.analysis import ProductWork, Work
-from kernelgen.cli.profile import profiled, wanted_of
+from kernelgen.cli.profile import gathered, profiled, wanted_of
 from kernelgen.devices.facts import H200
 from kernelgen.diagnose import Diagnosis
 from kernelgen.errors import UsageError
@@ -133,12 +133,12 @@ def test_ncu_is_asked_for_every_kernel_of_the_second_call(tmp_path: Path) -> Non
 class Run:
     """Says what is told, and why counters are missing."""
 
-    def __init__(self, *answers: tuple[list[KernelRow], str] | Failed) -> None:
+    def __init__(self, *answers: tuple[list[KernelRow], str] | BaseException) -> None:
         self.answers = iter(answers)
 
     def kernels(self, *_: object) -> tuple[list[KernelRow], str]:
         answer = next(self.answers)
-        if isinstance(answer, Failed):
+        if isinstance(answer, BaseException):
             raise answer
         return answer
 
@@ -164,6 +164,14 @@ def test_a_refusal_is_said_once_and_a_failure_does_not_end_it(capsys: pytest.Cap
         "bytes and the binary"
     )
     assert lines[1].endswith("timeout: 60 s")
+
+
+def test_what_was_measured_before_ctrl_c_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    row = KernelRow("c", "x", "k", DERIVED)
+    run = Run(([row], ""), ([row, row], ""), KeyboardInterrupt())
+    wanted = [*wanted_of(context()), *wanted_of(context())]
+    assert gathered(cast(CudaEvaluator, run), wanted[:3]) == ([row, row, row], 130)
+    assert "interrupted: 3 rows were measured" in capsys.readouterr().err
 
 
 def test_the_current_configuration_is_profiled_or_those_that_are_named() -> None:

@@ -300,7 +300,8 @@ def profiled(name: str, into: Path, folder: Path, end: float, dry: bool, keep: K
     if dry:
         return
     file = into / f"profile_{name}.csv"
-    done = kernelgen(folder, end, "profile", name, "--configs", "prog", "--csv", str(file))
+    case = COMPARED[name][0] if name in COMPARED else RECORDED[f"{name}_128"][1][0]
+    done = kernelgen(folder, end, "profile", name, "--only", case, "--configs", "prog", "--csv", str(file))
     rows = done.document or []
     sources = sorted({r["source"] for r in rows})
     keep({"seconds": done.seconds, "rows": len(rows), "from": sources, "error": done.error})

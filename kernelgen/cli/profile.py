@@ -18,7 +18,7 @@ from kernelgen.cli.names import Quartet, root_of
 from kernelgen.cli.new import load
 from kernelgen.cli.optimize import Dtypes, Jobs, chosen
 from kernelgen.cli.terminal import DeviceName, Json, NameOrSpec, Only, Skip, emit, note, table
-from kernelgen.cli.tune import context_of
+from kernelgen.cli.tune import INTERRUPTED, context_of
 from kernelgen.errors import NoDeviceError, UsageError
 from kernelgen.settings import resolve
 from kernelgen.spec.model import CUSTOM
@@ -102,13 +102,13 @@ def profile(
         assert isinstance(run, CudaEvaluator)
         if keep is not None:
             keep.mkdir(parents=True, exist_ok=True)
-        rows = list(profiled(run, wanted, keep.resolve() if keep else None))
-        if trace is not None:
+        rows, code = gathered(run, wanted, keep.resolve() if keep else None)
+        if trace is not None and not code:
             _traced(run, wanted[0], trace.resolve())
     if csv_file is not None:
         write(rows, csv_file)
     emit([asdict(row) for row in rows]) if json else print(table_of(rows))
-    return 0
+    return code
 
 
 def wanted_of(context: Context) -> list[tuple[str, Candidate, Case]]:
@@ -130,6 +130,20 @@ def wanted_of(context: Context) -> list[tuple[str, Candidate, Case]]:
     if len(found) > MOST:
         raise UsageError(f"{len(found)} configurations and cases are too many to profile: at most {MOST}; narrow them")
     return [(label, current(plan, context.compiler, (case,), what=label), case) for label, plan, case in found]
+
+
+def gathered(
+    run: CudaEvaluator | CpuEvaluator, wanted: Sequence[tuple[str, Candidate, Case]], keep: Path | None = None
+) -> tuple[list[KernelRow], int]:
+    """The rows of every configuration, or those until Ctrl-C, and the exit code."""
+    rows: list[KernelRow] = []
+    try:
+        for row in profiled(run, wanted, keep):
+            rows.append(row)
+    except KeyboardInterrupt:
+        note(f"interrupted: {len(rows)} rows were measured")
+        return rows, INTERRUPTED
+    return rows, 0
 
 
 def profiled(

@@ -70,11 +70,11 @@ def side_by_side(
     wanted = wanted_of_set(plan, named)
     if dry:
         return 0, [{"configuration": label, "case": case.label} for label, _, case in wanted]
-    rows = _rows(plan, wanted, here, jobs)
+    rows, code = _rows(plan, wanted, here, jobs)
     file = csv_file or LOGS / plan.spec.name / f"{name.replace(',', 'x')}.csv"
     write(rows, file)
     note(f"{len(rows)} rows in {file}")
-    return 0, [asdict(row) for row in rows]
+    return code, [asdict(row) for row in rows]
 
 
 def show(found: list[dict[str, Any]]) -> None:
@@ -94,10 +94,10 @@ def show(found: list[dict[str, Any]]) -> None:
         print(f"fastest on {case}: {best}")
 
 
-def _rows(plan: Plan, wanted: Wanted, here: Device, jobs: int | None) -> list[KernelRow]:
+def _rows(plan: Plan, wanted: Wanted, here: Device, jobs: int | None) -> tuple[list[KernelRow], int]:
     from kernelgen import generation
     from kernelgen.analysis import work
-    from kernelgen.cli.profile import profiled
+    from kernelgen.cli.profile import gathered
     from kernelgen.evaluate import evaluator
     from kernelgen.evaluate.cpu import CpuEvaluator
     from kernelgen.evaluate.cuda import CudaEvaluator
@@ -114,4 +114,4 @@ def _rows(plan: Plan, wanted: Wanted, here: Device, jobs: int | None) -> list[Ke
     ):
         assert isinstance(run, CudaEvaluator | CpuEvaluator)
         run.ahead([candidate for _, candidate, _ in wanted])
-        return list(profiled(run, wanted))
+        return gathered(run, wanted)

@@ -195,7 +195,7 @@ def complaints(reports: Sequence[CaseReport]) -> list[str]:
     """A line for each mutant that some case could not tell: which cases, and what could."""
     tried = [r for r in reports if r.told or r.undiscriminated]
     names = dict.fromkeys(name for r in tried for name in r.undiscriminated)
-    return [f"cannot discriminate: {name} {_where(name, tried)}" for name in names]
+    return [f"weak case: cannot detect {name} {_where(name, tried)}" for name in names]
 
 
 def _where(name: str, tried: Sequence[CaseReport]) -> str:

@@ -44,7 +44,7 @@ anything runs; *rejected*: by the judge. Beside them {honest} honest kernels tha
 
 ELSEWHERE = (
     ("seeds and references", "a reference that is constant, insensitive, an identity or random", "remarks of the accuracy test", "`tests/judge/test_judge_mutants.py`"),
-    ("tests that cannot fail", "accuracy cases that accept a wrong result", "mutants: `cannot discriminate`", "`tests/judge/test_judge_mutants.py`"),
+    ("tests that cannot fail", "accuracy cases that accept a wrong result", "mutants: `weak case`", "`tests/judge/test_judge_mutants.py`"),
     ("hangs", "a kernel that does not end", "a time limit; the process group is killed, the worker replaced", "`tests/test_worker.py`, `tests/test_evaluate.py`"),
     ("crashes", "faults, `os._exit`, signals", "a typed outcome; a canary before the next candidate", "`tests/test_worker.py`, `tests/test_evaluate.py`"),
     ("forged results", "answers written to the worker's pipes", "replies on a private descriptor, bounded, checked field by field", "`tests/test_worker.py`"),

@@ -68,7 +68,7 @@ def row(file: Path) -> str:
     module = importlib.import_module(file.stem)
     operator = dataclasses.replace(module.OPERATOR, kernel=lambda *a, **k: copied(module.OPERATOR.baseline(*a, **k)))
     reports = [judge.accuracy_case(operator, case, seed=SEED) for case in module.CASES]
-    lines = [line.removeprefix("cannot discriminate: ") for line in mutants.complaints(reports)]
+    lines = [line.removeprefix("weak case: cannot detect ") for line in mutants.complaints(reports)]
     lines += lint.reference_lint(operator, module.CASES, "cpu", SEED)
     ran = sum(bool(r.told) for r in reports)
     return f"| {file.name.removesuffix(SUFFIX)} | {ran} | {'<br>'.join(lines) or 'none'} |"

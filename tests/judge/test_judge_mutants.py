@@ -52,13 +52,15 @@ def test_a_case_that_cannot_tell_is_reported_with_the_inputs_that_can() -> None:
     assert "a lower precision" in reports[0].undiscriminated
     lines = mutants.complaints(reports)
     (line,) = [line for line in lines if "a lower precision" in line]
-    assert line == ("cannot discriminate: a lower precision in [5] D=1 float32; normal inputs at [5] D=129 float32 do")
+    assert line == (
+        "weak case: cannot detect a lower precision in [5] D=1 float32; normal inputs at [5] D=129 float32 do"
+    )
 
 
 def test_where_no_case_can_tell_there_is_advice() -> None:
     vacuous = operator(lambda x: torch.zeros_like(x))
     lines = mutants.complaints([judge.accuracy_case(vacuous, case())])
-    assert "cannot discriminate: zeros in any of 1 cases; inputs whose results are not all zero would" in lines
+    assert "weak case: cannot detect zeros in any of 1 cases; inputs whose results are not all zero would" in lines
     assert any("a former call's output" in line for line in lines)
     assert not any("one wrong element" in line for line in lines)
 
