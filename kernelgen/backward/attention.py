@@ -20,9 +20,10 @@ The logsumexp is one of powers of two, by the very factor that all kernels multi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
+from kernelgen.backward.moves import MOVES, named
 from kernelgen.backward.tape import Tape
 from kernelgen.frontend.graph import CALL, DOT, VIEWS, Arg, Graph, Node, Ref
 from kernelgen.frontend.parted import without_joins
@@ -45,6 +46,9 @@ class Attention:
     """As they are multiplied."""
     logits: Ref
     row_sum: Ref
+    factors: tuple[tuple[int, str], ...]
+    """What the products multiply and other elements move into, each with the dtype in which it is multiplied: a query
+    that is rotated. The forward saves these, as its kernels have them in memory."""
     sink: Ref | None
     """A logit more, of which there is no weight; None: there is none."""
     hides: bool
@@ -58,7 +62,7 @@ def written_out(graph: Graph) -> tuple[Graph, Attention | None]:
     """The graph with its products, of which two and a softmax may be attention; itself where other calls stay."""
     if not any(node.op == CALL for node in graph.nodes):
         return graph, None
-    apart = unturned(without_joins(with_products(graph)))
+    apart = named(unturned(without_joins(with_products(graph))))
     products = [i for i, node in enumerate(apart.nodes) if node.op == DOT]
     found = _attention(apart, products[1]) if len(products) == 2 else None
     calls = any((node.op == CALL and not is_search(apart, node)) or node.convolution for node in apart.nodes)
@@ -84,8 +88,37 @@ def _attention(graph: Graph, product: int) -> Attention | None:
                 return None
             shown += after
         if softmax is not None:
-            return Attention(product, value, weights, *softmax, hides, tuple(shown[1:]), outputs[shown[-1]])
+            logits, total, sink = softmax
+            first = next(i for i, n in enumerate(nodes) if n.op == DOT)
+            factors = tuple(dict.fromkeys(_gathered(nodes, r) for r in (*_refs(nodes[first]), value)))
+            kept = tuple(f for f in factors if f is not None)
+            return Attention(
+                product, value, weights, logits, total, kept, sink, hides, tuple(shown[1:]), outputs[shown[-1]]
+            )
     return None
+
+
+def _gathered(nodes: Sequence[Node], factor: Ref) -> tuple[int, str] | None:
+    """A factor short of views, with its dtype, if it is computed from elements of several places; None of one that a
+    kernel computes, or finds in an input, where it multiplies it."""
+    at = _short_of(nodes, factor.node, VIEWS)
+    if nodes[_short_of(nodes, at, (*VIEWS, "round", "slice", "select"))].op == "input":
+        return None
+    dtype = str(nodes[at].attrs[0]) if nodes[at].op == "round" else "float32"
+    below, todo = set[int](), [at]
+    while todo:
+        i = todo.pop()
+        if i not in below:
+            below.add(i)
+            todo += [r.node for r in _refs(nodes[i])]
+    return (at, dtype) if any(nodes[i].op in MOVES for i in below) else None
+
+
+def _short_of(nodes: Sequence[Node], i: int, ops: Collection[str]) -> int:
+    """What a value is made of by some operations alone."""
+    while nodes[i].op in ops:
+        (i,) = (r.node for r in _refs(nodes[i]))
+    return i
 
 
 def _is_hidden(nodes: Sequence[Node], weights: Ref) -> bool:
@@ -154,7 +187,11 @@ def saved(tape: Tape, found: Attention) -> None:
         shown = tape.view(tape.nodes[i].op, shown, tape.nodes[i].shape, tuple(int(d) for d in tape.nodes[i].attrs))
     tape.call(shown, found.output)
     tape.forward = {found.output: shown.node}
-    tape.saved = (lse.node,)
+    tape.saved = {lse.node: "float32", **dict(found.factors)}
+    for i, _ in found.factors:  # what is saved has the name of what it rounds
+        for source in _refs(tape.nodes[i]) if tape.nodes[i].op == "round" else ():
+            tape.nodes[i] = replace(tape.nodes[i], name=tape.node(source).name)
+            tape.nodes[source.node] = replace(tape.node(source), name=None)
 
 
 def gradients(tape: Tape, found: Attention, g: Ref, out: Ref) -> Iterator[tuple[int, Ref]]:
@@ -216,7 +253,8 @@ def _narrow(tape: Tape, factor: Ref) -> Ref:
     at = factor
     while tape.node(at).op in VIEWS:
         (at,) = _refs(tape.node(at))
-    return tape.round(factor, tape.multiplied_as) if tape.multiplied_as and tape.node(at).op != "input" else factor
+    is_narrow = not tape.multiplied_as or tape.node(at).op in ("input", "round")
+    return factor if is_narrow else tape.round(factor, tape.multiplied_as)
 
 
 def _apart(tape: Tape, g: Ref) -> tuple[list[Arg], Ref]:

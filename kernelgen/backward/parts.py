@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from kernelgen.backward.attention import LSE
+from kernelgen.backward.moves import MOVES
 from kernelgen.backward.source import needed
 from kernelgen.backward.tape import Tape
 from kernelgen.frontend.build import Refused
-from kernelgen.frontend.graph import DOT, REDUCTIONS, SCANS, SCATTERS, VIEWS, Atom, Ref
+from kernelgen.frontend.graph import DOT, REDUCTIONS, SCANS, SCATTERS, VIEWS, Atom, Dim, Ref
 
 Key = tuple[Atom, ...]
 """The sizes that reductions and scans run over; empty where there are none."""
@@ -174,22 +175,55 @@ def _of_products(tape: Tape, found: Mapping[str, Ref]) -> tuple[Part, ...]:
 
 
 def _of_attention(tape: Tape, found: Mapping[str, Ref]) -> tuple[Part, ...]:
-    """The gradients by what their last products are summed over: over keys first, with delta for the others."""
+    """The gradients by what their last products are summed over: over keys first, with delta for the others. Where
+    elements of these products move, or several make one gradient, they are handed on to a part for that."""
     assert tape.delta is not None
-    groups: dict[tuple[int | str, ...], list[str]] = {}
+    moved = {name: cores for name, ref in found.items() if (cores := _moved(tape, ref.node))}
+    groups: dict[tuple[int | str, ...], dict[int, str]] = {}
     for name, ref in found.items():
-        groups.setdefault(_summed(tape, ref.node) or (name,), []).append(name)
-    needing = [key for key, names in groups.items() if tape.delta in needed(tape, [found[n].node for n in names], {})]
+        for node in moved.get(name, (ref.node,)):
+            groups.setdefault(_summed(tape, node) or (name,), {})[node] = name
+            if name in moved:
+                tape.call(Ref(node), f"product_{name}")
+    below = {key: needed(tape, nodes, {}) for key, nodes in groups.items()}
+    needing = [key for key, inside in below.items() if tape.delta in inside]
     over_keys = (-1,)
     handed = (tape.delta,) if set(needing) - {over_keys} else ()
     first = [over_keys] if over_keys in groups else []
-    parts = [Part(tuple((n, found[n].node) for n in groups[key]), handed, ()) for key in first]
-    if handed and not parts:
-        parts.append(Part((), handed, ()))
-    for key, names in groups.items():
-        if key not in first:
-            parts.append(Part(tuple((n, found[n].node) for n in names), (), handed if key in needing else ()))
+    parts = [] if first or not handed else [Part((), handed, ())]
+    for key in (*first, *(key for key in groups if key not in first)):
+        gradients = tuple((name, node) for node, name in groups[key].items() if name not in moved)
+        made = tuple(node for node, name in groups[key].items() if name in moved)
+        given = tuple(i for i in tape.saved if i in below[key])
+        given += handed if key in needing and key not in first else ()
+        parts.append(Part(gradients, (*made, *(handed if key in first else ())), given))
+    shapes: dict[tuple[Dim, ...], list[str]] = {}
+    for name in moved:
+        shapes.setdefault(tape.node(found[name]).shape, []).append(name)
+    for names in shapes.values():
+        given = tuple(dict.fromkeys(core for n in names for core in moved[n]))
+        parts.append(Part(tuple((n, found[n].node) for n in names), (), given))
     return tuple(parts)
+
+
+def _moved(tape: Tape, i: int) -> tuple[int, ...]:
+    """The last products that a gradient is computed from, where elements of them move or they are several; none of
+    other gradients."""
+    found, seen, todo = set[int](), set[int](), [i]
+    while todo:
+        at = todo.pop()
+        if tape.nodes[at].op == DOT:
+            found.add(at)
+        elif at not in seen:
+            seen.add(at)
+            todo += [a.node for a in tape.nodes[at].args if isinstance(a, Ref)]
+    moves = len(found) > 1 or any(tape.nodes[j].op in MOVES for j in seen)
+    return tuple(sorted(found)) if moves and all(_weighs(tape, j) for j in found) else ()
+
+
+def _weighs(tape: Tape, product: int) -> bool:
+    """Whether a product is one of weights, or of what scores get, and not one that these are computed from."""
+    return any(tape.nodes[i].attrs == (LSE,) for i in needed(tape, [product], {}))
 
 
 def _summed(tape: Tape, i: int) -> tuple[int, ...]:

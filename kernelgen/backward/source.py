@@ -76,10 +76,15 @@ class Source:
             plain = self._is_plain(i)
             if i in outputs:
                 self._assign(i, outputs[i])
+                self.narrow |= {i} if self._is_rounded(i) else set()
             elif not plain and node.op == "reshape" and self._is_narrow(Ref(i)):
                 self._assign(i, self._unique(f"{self.given[self._root(i)]}_heads"))
             elif not plain and (uses[i] > 1 or (node.name and uses[i] and node.op not in ("iota",))):
                 self._assign(i, self._unique(self._name(i)))
+
+    def _is_rounded(self, i: int) -> bool:
+        """Whether an output is in the dtype in which products multiply it."""
+        return self.tape.nodes[i].op == "round" and str(self.tape.nodes[i].attrs[0]) in self.kinds
 
     def _is_plain(self, i: int) -> bool:
         """Whether a value is written wherever it is used: one that only looks at another, unless that is long."""
@@ -217,7 +222,7 @@ class Source:
 
     def _factor(self, ref: Ref) -> ast.expr:
         node = self.tape.node(ref)
-        if node.op != "round" or not isinstance(node.args[0], Ref):
+        if node.op != "round" or not isinstance(node.args[0], Ref) or self._is_narrow(ref):
             return self._seen(ref)
         dtype = self.kinds.get(str(node.attrs[0]))
         return _method(self._arg(node.args[0]), "to", ast.Name(dtype)) if dtype else self._arg(node.args[0])
@@ -226,7 +231,9 @@ class Source:
         node = self.tape.nodes[i]
         op, args = node.op, node.args
         if op in ("round", "expand") and not (op == "expand" and i in self.outputs):
-            return self._arg(args[0])
+            made = self._arg(args[0])
+            is_output = i in self.outputs and self._is_rounded(i)
+            return _method(made, "to", ast.Name(self.kinds[str(node.attrs[0])])) if is_output else made
         if op in VIEWS:
             return self._view(node)
         if op == DOT:

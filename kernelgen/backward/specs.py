@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from kernelgen.backward.differentiate import NOUNS
@@ -13,7 +13,7 @@ from kernelgen.backward.sizes import Sizes
 from kernelgen.backward.source import LINE, Source, laid_out, needed
 from kernelgen.backward.tape import Tape
 from kernelgen.frontend.build import Refused
-from kernelgen.frontend.graph import DOT, SCATTERS, VIEWS
+from kernelgen.frontend.graph import DOT, SCATTERS, VIEWS, Ref
 from kernelgen.render import render
 from kernelgen.spec import parse_spec
 from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec, Size, TensorSpec
@@ -39,7 +39,7 @@ def saving(spec: OperatorSpec, tape: Tape) -> Derived | None:
     """The forward that saves what its gradients need beside inputs and outputs; None where they need nothing else."""
     if not tape.saved:
         return None
-    part = Part((), tape.saved, (), tuple(tape.forward.items()))
+    part = Part((), tuple(tape.saved), (), tuple(tape.forward.items()))
     writer = _Writer(spec, tape, part, f"{spec.name}_forward", f"{spec.folder or spec.name}/forward", {})
     text = writer.text()
     return Derived(parse_spec(text, f"{writer.name}.yaml"), text, "forward", ())
@@ -50,11 +50,12 @@ def derived(
 ) -> tuple[Derived, ...]:
     """The specs of all parts, in the order in which they run. `forward`: where it saves what they need. Raises Refused
     where a part cannot be written out."""
-    made: dict[int, TensorSpec] = {}
     kept = forward.spec.outputs if forward else ()
+    made = dict(zip(tape.saved, kept[len(tape.forward) :], strict=True))
     found = []
     for number, part in enumerate(parts):
-        suffix = "_".join(["backward", *([n for n, _ in part.gradients] if number else [])])
+        names = [n for n, _ in part.gradients] or list(dict.fromkeys(str(tape.nodes[i].name) for i in part.saved))
+        suffix = "_".join(["backward", *(names if number else [])])
         writer = _Writer(spec, tape, part, f"{spec.name}_{suffix}", f"{spec.folder or spec.name}/{suffix}", made, kept)
         text = writer.text()
         made |= writer.saved
@@ -75,7 +76,7 @@ class _Writer:
         name: str,
         folder: str,
         known: Mapping[int, TensorSpec],
-        kept: Iterable[TensorSpec] = (),
+        kept: Collection[TensorSpec] = (),
     ) -> None:
         """`kept`: what the forward has saved."""
         self.spec, self.tape, self.part, self.name, self.folder = spec, tape, part, name, folder
@@ -95,7 +96,8 @@ class _Writer:
             *(replace(declared[n], role="data") for n, _ in part.results),
             *(TensorSpec(f"grad_{n}", own[n].shape, own[n].dtype) for n, _ in part.gradients), *self.saved.values()
         ]  # fmt: skip
-        inputs = [t for t in (*outputs, *spec.inputs, *kept) if t.name in read] + list(given.values())
+        from_parts = [t for t in given.values() if t not in kept]
+        inputs = [t for t in (*outputs, *spec.inputs, *kept) if t.name in read] + from_parts
         inputs += self._likes(inputs, [own[n] for n, _ in part.gradients])
         for entry in (e for t in inputs for e in t.shape):
             if is_expression(entry) and not is_multiple(str(entry)):
@@ -117,7 +119,7 @@ class _Writer:
         while name in taken:
             name, number = f"{wanted}_{number}", number + 1
         taken.add(name)
-        return TensorSpec(name, tuple(_entry(dim) for dim in node.shape), "float32")
+        return TensorSpec(name, tuple(_entry(dim) for dim in node.shape), self.tape.saved.get(i, "float32"))
 
     def _likes(self, inputs: list[TensorSpec], wanted: list[TensorSpec]) -> Iterator[TensorSpec]:
         """Inputs of which only the shape or the dtype is needed: those that outputs have and no other input shows."""
@@ -176,7 +178,11 @@ class _Writer:
         narrow = [i for i, name in self.nodes.items() if name in self._wide()] if self._multiplies() else []
         source = Source(self.tape, sizes, self.nodes, reserved, narrow, kinds)
         source.write({**results, **{i: t.name for i, t in self.saved.items()}})
-        returned = [(t.name, f"{t.name}.to({kinds[t.dtype]})" if t.dtype in kinds else t.name) for t in self.outputs]
+        rounded = {t.name for i, t in self.saved.items() if self.tape.nodes[i].op == "round"}
+        narrowed = {t.name: kinds[t.dtype] for t in self.outputs if t.dtype in kinds and t.name not in rounded}
+        returned = [
+            (t.name, f"{t.name}.to({narrowed[t.name]})" if t.name in narrowed else t.name) for t in self.outputs
+        ]
         lines = [*body, *source.lines, f"return {', '.join(text for _, text in returned)}"]
         head = f"def {self.name}({', '.join(t.name for t in self.inputs)}):"
         return "\n".join([head, *map(laid_out, lines)])
@@ -193,15 +199,15 @@ class _Writer:
         dtypes = dict(self.spec.dtypes)
         wide = [] if self._multiplies() else self._wide()
         lines, kinds = [], {}
-        for tensor in self.outputs:
-            if tensor.dtype == "float32" or tensor.dtype in kinds:
+        for made in (*(t.dtype for t in self.outputs), *self._rounded()):
+            if made == "float32" or made in kinds:
                 continue
-            if tensor.dtype not in dtypes:
-                kinds[tensor.dtype] = f"torch.{tensor.dtype}"
+            if made not in dtypes:
+                kinds[made] = f"torch.{made}"
                 continue
-            carrier = next(t for t in self._forward_first() if t.dtype == tensor.dtype)
-            kinds[tensor.dtype] = f"{tensor.dtype.lower()}_dtype" if kinds else "dtype"
-            lines.append(f"{kinds[tensor.dtype]} = {carrier.name}.dtype")
+            carrier = next(t for t in self._forward_first() if t.dtype == made)
+            kinds[made] = f"{made.lower()}_dtype" if kinds else "dtype"
+            lines.append(f"{kinds[made]} = {carrier.name}.dtype")
         cast = f"{', '.join(wide)} = {', '.join(f'{n}.float()' for n in wide)}"
         lines += [cast] if wide and len(cast) <= LINE else [f"{n} = {n}.float()" for n in wide]
         return lines, kinds
@@ -226,6 +232,13 @@ class _Writer:
         """Whether it has products of matrices, whose factors are in the inputs' own dtype."""
         given = dict.fromkeys(self.nodes)
         return any(self.tape.nodes[i].op == DOT for i in needed(self.tape, self.targets, given))
+
+    def _rounded(self) -> list[str]:
+        """What factors of its products are rounded to."""
+        nodes = self.tape.nodes
+        inside = needed(self.tape, self.targets, dict.fromkeys(self.nodes))
+        factors = [a.node for i in inside if nodes[i].op == DOT for a in nodes[i].args if isinstance(a, Ref)]
+        return [str(nodes[j].attrs[0]) for j in factors if nodes[j].op == "round" and j in inside]
 
     def _only_moves(self) -> bool:
         """Whether elements are what they were in another place, or a number everywhere."""

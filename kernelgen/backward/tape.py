@@ -33,8 +33,8 @@ class Tape(Builder):
         """Of attention: what its rows' gradients and results come to, which one part computes for the others."""
         self.handed: tuple[int, ...] = ()
         """The gradients of products, of which all that they are products of is computed."""
-        self.saved: tuple[int, ...] = ()
-        """What the forward saves beside its outputs."""
+        self.saved: dict[int, str] = {}
+        """What the forward saves beside its outputs, with its dtype."""
         self.forward: dict[str, int] = {}
         """The outputs of a forward that saves something."""
         self.multiplied_as = ""

@@ -121,13 +121,13 @@ class _Cut:
         """The outputs, by the node that computes one and by its rounding."""
 
     def _rounded(self, i: int) -> int | None:
-        """What a value is where a call reads it."""
+        """What a value is where a call or a product reads it."""
         rounded = (j for j, n in enumerate(self.graph.nodes) if n.op == "round" and n.args == (Ref(i),))
-        read = {a.node for n in self.graph.nodes if n.op == CALL for a in n.args if isinstance(a, Ref)}
+        read = {a.node for n in self.graph.nodes if n.op in (CALL, DOT) for a in n.args if isinstance(a, Ref)}
         return next((j for j in rounded if j in read), None)
 
     def final(self, output: Output) -> int:
-        """The node of an output, or the rounding of it that a call has read already."""
+        """The node of an output, or the rounding of it that a call or a product reads."""
         rounded = self._rounded(output.node)
         return output.node if rounded is None else rounded
 

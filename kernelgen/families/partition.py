@@ -162,7 +162,8 @@ def _cuts(graph: Graph, group: Group, stored: frozenset[int]) -> Iterator[tuple[
     read = {j for i in anchors for j in (*_lying(graph, i), *_factors(graph, i))} - stored
     computed = [j for j in sorted(read) if not set(needed_for(graph, (j,), stored)) & set(anchors)]
     for shape in dict.fromkeys(graph.nodes[j].shape for j in computed):
-        yield _divided(group, set(), tuple(j for j in computed if graph.nodes[j].shape == shape))
+        left = tuple(j for j in computed if graph.nodes[j].shape == shape)
+        yield _divided(group, {*left}, left)
     for shape in dict.fromkeys(graph.nodes[i].shape for i in group.nodes):
         first, then = _divided(group, {i for i in group.nodes if graph.nodes[i].shape == shape}, ())
         if then.nodes:

@@ -144,7 +144,8 @@ def rounded_first(graph: Graph) -> Graph:
             views.insert(0, graph.nodes[source])
             (source,) = (a.node for a in graph.nodes[source].args if isinstance(a, Ref))
         if views:
-            made = b.round(Ref(moved[source]), str(node.attrs[0]))
+            again = (graph.nodes[source].op, graph.nodes[source].attrs) == ("round", node.attrs)
+            made = Ref(moved[source]) if again else b.round(Ref(moved[source]), str(node.attrs[0]))
             for view in views:
                 made = b.view(view.op, made, view.shape, tuple(int(d) for d in view.attrs))
         else:

@@ -62,6 +62,15 @@ FORMS = {
         "z = m[:, None, None].expand(q.shape[0], -1, q.shape[2], 1)\n"
         "w = torch.softmax(torch.cat([s, z], dim=-1), dim=-1)[..., :-1]\nreturn w.to(q.dtype) @ v", {**SQUARE, "m": "H"},
     ),
+    "rotated by tables": attention(
+        "q, k = (x * c + torch.cat([-x[..., 12:], x[..., :12]], -1) * n for x in (q, k))\n" + SCORES + WEIGH,
+        {"q": "B H S 24", "k": "B H S 24", "v": "B H S E", "c": "S 24", "n": "S 24"},
+    ),
+    "heads of one tensor": sample(
+        "q, k, v = (y.view(y.shape[0], y.shape[1], 2, 24).transpose(1, 2) for y in x.split(48, -1))\n"
+        f"{SCORES}return (torch.softmax(s, -1).to(q.dtype) @ v).transpose(1, 2).flatten(2)",
+        {"x": "B S 144"}, {"out": "B S 48"}, {"B": 2, "S": 37},
+    ),
     "rows that see no key": attention(f"{SDPA}(q, k, v, attn_mask=m)", {"m": "S L: bool"}),
 }  # fmt: skip
 
@@ -78,8 +87,8 @@ def kernels(made: Backward) -> Iterator[Callable[..., Any]]:
         if isinstance(plan, KernelPlan) and plan.family.startswith("attention"):
             schedule = plan.table[-1].schedule.replace(BLOCK_M=16, BLOCK_N=16)
             plan = plan.with_table((TableRow((), schedule),))
-        else:  # what is added to the scores, or stands beside them
-            assert part.gradients == ("m",)
+        else:  # what is added to the scores, stands beside them, or moves what is multiplied
+            assert not {"q", "k", "v"} & {*part.gradients} or not part.multiplied
         yield getattr(load(render.triton_source(plan)), part.spec.name)
 
 
