@@ -101,12 +101,10 @@ def first_table(body: ConvolutionBody) -> Table:
     and pointers 0.65 with strides, 0.5 of three channels. Of images the swapped product took 0.65 to 0.72 of the time;
     of 64 output channels half of its tile was empty.
     """
+    few = _has_few(body)
     if reduces(body):
-        width = body.width
-        tile = _GATHER.replace(BLOCK_N=width, BLOCK_M=64, num_warps=8, BLOCK_K=32 if width > 128 else 64, num_stages=2)
+        tile = _whole_channels(body) if boxable(body) and few is False else _gathered_channels(body)
         return (table_row(tile, itemsize=2), table_row(tile.replace(BLOCK_K=32)))
-    known: list[Size] = [body.lowered.space.axes[a] for a in body.run("channels").axes] if _has_channels(body) else [1]
-    few = prod(size for size in known if isinstance(size, int)) <= FEW_CHANNELS if _are_numbers(known) else None
     if not boxable(body) or few:
         return (table_row(_LIBRARY),)
     half = _LIBRARY if body.is_library else _BOXES if body.rank == 1 else _SWAPPED
@@ -117,6 +115,24 @@ def first_table(body: ConvolutionBody) -> Table:
         rows += [table_row(own.replace(BLOCK_N=64), N=64, itemsize=size)] if own.get("swap") else []
         rows.append(table_row(own, itemsize=size))
     return tuple(rows if few is False or rows[0].schedule == _LIBRARY else [table_row(_LIBRARY, C=FEW_CHANNELS), *rows])
+
+
+def _has_few(body: ConvolutionBody) -> bool | None:
+    """Whether there are FEW_CHANNELS; None: their number is not known."""
+    known: list[Size] = [body.lowered.space.axes[a] for a in body.run("channels").axes] if _has_channels(body) else [1]
+    return prod(size for size in known if isinstance(size, int)) <= FEW_CHANNELS if _are_numbers(known) else None
+
+
+def _whole_channels(body: ConvolutionBody) -> Schedule:
+    """Boxes with all output channels, which are reduced in registers. Compiled and not measured."""
+    rows = 128 if body.width <= 128 else 64
+    depth = 2 if body.rank == 3 else 1
+    return _BOXES.replace(BLOCK_M=rows, BLOCK_N=body.width, BLOCK_D=depth, BLOCK_H=rows // (8 * depth))
+
+
+def _gathered_channels(body: ConvolutionBody) -> Schedule:
+    width = body.width
+    return _GATHER.replace(BLOCK_N=width, BLOCK_M=64, num_warps=8, BLOCK_K=32 if width > 128 else 64, num_stages=2)
 
 
 def _wide(body: ConvolutionBody) -> Schedule:
@@ -139,7 +155,8 @@ def _are_numbers(sizes: Sequence[Size]) -> bool:
 def starts(body: ConvolutionBody) -> tuple[Schedule, ...]:
     """One for every way to feed the matrix units, the most likely first."""
     if reduces(body):
-        return (*(row.schedule for row in first_table(body)), _LIBRARY)
+        found = [*(row.schedule for row in first_table(body)), _gathered_channels(body), _LIBRARY]
+        return tuple(dict.fromkeys(found))
     last = (_LIBRARY, *([_LIBRARY.replace(channels_last=True)] if may_turn(body) else []))
     found = {BOXES: (_BOXES, _SWAPPED, _SWAPPED.replace(BLOCK_N=64), _wide(body)), LIBRARY: last}
     return tuple(s for v in variants(body) for s in found.get(v, (_DEFAULTS[v],)))
