@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from kernelgen.families.naming import RESERVED
-from kernelgen.families.space import product
+from kernelgen.families.space import product, size_text
 from kernelgen.families.values import Index, Lowered, Stored, Unlowerable, Value, axes_of, expressions
 from kernelgen.frontend.graph import Atom, same_size
 from kernelgen.frontend.indices import Expr, leaves
+from kernelgen.frontend.operations import of_kind
 from kernelgen.spec.constraints import facts_of
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, TensorSpec
 from kernelgen.spec.sizes import is_expression, names_in, renamed
@@ -40,6 +41,7 @@ class Access:
     """A wrapper variable and the reshape that makes it, where dimensions are merged."""
 
 
+_POOLS = of_kind("pool")
 WHOLE = {"batch": "batch", "m": "rows", "n": "cols", "k": "ks"}
 """What counts the elements of an extent, by its name."""
 
@@ -401,6 +403,8 @@ def group_sizes(spec: OperatorSpec, lowered: Lowered, axes: tuple[int, ...], pla
             spans and spans != list(range(spans[0], spans[-1] + 1))
         ):
             continue
+        if not all(_is_whole(tensor, d, index, lowered) for d in spans):
+            continue
         return _span(tensor, spans)
     if len(axes) > 1:
         return product([group_sizes(spec, lowered, (a,), places) for a in axes])
@@ -408,9 +412,18 @@ def group_sizes(spec: OperatorSpec, lowered: Lowered, axes: tuple[int, ...], pla
     for stored in lowered.outputs:
         if stored.name in outputs and axes in stored.index:
             tensor = outputs[stored.name]
+            if not _is_whole(tensor, stored.index.index(axes), stored.index, lowered):
+                continue
             return _span(tensor, [stored.index.index(axes)])
     atom = str(lowered.space.axes[axes[0]])
     return renamed(atom, places) if is_expression(atom) and atom not in places else places.get(atom, atom)
+
+
+def _is_whole(tensor: TensorSpec, dim: int, index: Index, lowered: Lowered) -> bool:
+    """Whether a dimension of a tensor counts what its axes do, and not windows of a pool."""
+    pooled = any(v.op in _POOLS for v in lowered.values)
+    sizes = tuple(lowered.space.axes[a] for a in axes_of(index[dim]))
+    return not pooled or str(tensor.shape[dim]) == size_text(sizes)
 
 
 def _index_of_like(tensor: TensorSpec, lowered: Lowered) -> Index:

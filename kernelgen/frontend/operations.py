@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal[
-    "source", "map", "cast", "read", "view", "move", "call", "product", "search",
+    "source", "map", "cast", "read", "view", "move", "call", "product", "pool", "search",
     "reduction", "arg_reduction", "selection", "scan", "scatter",
 ]  # fmt: skip
 """source: made of nothing; map: element by element; cast: the same number in another dtype; read: where expressions
 say; view: looks at memory otherwise; move: an index that has a name, in gradients; call: stays a call of torch's;
-product: of two factors, summed over what the result lacks; search: how many of a rising tensor's elements are less, or
-no more;
+product: of two factors, summed over what the result lacks; pool: what windows of values leave; search: how many of a
+rising tensor's elements are less, or no more;
 arg_reduction: to the place of an extreme; selection: several of every row."""
 
 LIMITS = {"lowest": "min", "highest": "max", "epsilon": "eps", "smallest_normal": "tiny"}
@@ -99,6 +99,8 @@ _ALL = (
     Operation("index", "read"),
     Operation("call", "call"),
     Operation("dot", "product", "product", "float", torch=None, flops=2),
+    Operation("max_pool", "pool", "pooled", "float", torch=None, flops=1),
+    Operation("sum_pool", "pool", "pooled", "float", torch=None, flops=1),
     Operation("search", "search", "part", "int64", torch=None),
     Operation("expand", "view", "expanded"),
     Operation("permute", "view", "permuted"),

@@ -13,7 +13,7 @@ from kernelgen.families.family import Family, Table
 from kernelgen.families.kernel import Body
 from kernelgen.families.matmul.schedules import check_rows
 from kernelgen.families.matmul.writer import multiplies_float32
-from kernelgen.families.values import axes_of
+from kernelgen.families.values import Unlowerable, axes_of
 from kernelgen.frontend.graph import DOT, Graph
 from kernelgen.plan import Chip, Product, Schedule
 from kernelgen.schedule.problem import NamedSize
@@ -35,6 +35,9 @@ def takes(graph: Graph) -> bool:
 def _body(spec: OperatorSpec, graph: Graph) -> ConvolutionBody:
     body = lowering.body(spec, graph)
     check_rows(body)
+    if body.pool and not schedules.may_pool(body):
+        said = "a pool of what torch convolves, or of more pixels than a box has"
+        raise Unlowerable(said, body.lowered.values[body.dot].statement)
     return replace(body, library=body.call.partition("(")[0], is_library=library.is_library(spec, body))
 
 
@@ -131,4 +134,5 @@ def _memory_format(spec: OperatorSpec, body: Body, output: str) -> str:
 FAMILY = Family(
     NAME, takes, schedules.every(build), lambda body: schedules.variants(_own(body)), _first_table, _starts,
     body=_body, memory_format=_memory_format, notes=_notes, too_large=_too_large, sizes=_sizes, products=_products,
+    holds=schedules.holds,
 )  # fmt: skip

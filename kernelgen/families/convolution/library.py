@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from kernelgen.families.convolution.kernels import ConvolutionWriter, own_tile, programs
+from kernelgen.families.convolution.kernels import own_tile, programs
 from kernelgen.families.convolution.lowering import ConvolutionBody
+from kernelgen.families.convolution.pooled import ending
+from kernelgen.families.convolution.writer import ConvolutionWriter
 from kernelgen.families.matmul.kernels import reduces
 from kernelgen.families.values import Stored, Use, axes_of
 from kernelgen.plan import Schedule
@@ -103,7 +105,7 @@ def _after(
     writer.builder.known[convolved] = carry
     inside = trimmed((
         *own_tile(body, ir.Apply("cdiv", (ir.Name("M"), ir.Name("BLOCK_M")), ())), *writer.pixel_numbers(),
-        *writer.numbers(body.extent("n"), n, "tile_n"), ir.Let((carry.text,), loaded), *writer.stores(),
+        *writer.numbers(body.extent("n"), n, "tile_n"), ir.Let((carry.text,), loaded), *ending(writer),
     ))  # fmt: skip
     width = body.width if reduces(body) else _BLOCK
     rows = max(1, _SUMS // width) if reduces(body) else _BLOCK

@@ -6,7 +6,7 @@ say, which nothing but a tensor in memory can be.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -22,6 +22,7 @@ from kernelgen.families.access import (
     size_parameters,
     strided_access,
 )
+from kernelgen.families.convolution.pools import REDUCED, pools_of, windows_of
 from kernelgen.families.kernel import make_body
 from kernelgen.families.matmul.lowering import ProductBody, ProductLowering, Roles, factor_of, lower
 from kernelgen.families.naming import RESERVED
@@ -37,6 +38,7 @@ _RESERVED = RESERVED | {
     "k_mask", "tile_m", "tile_n", "first_row", "first_col", "group", "blocks", "step", "tap", "images", "channels",
     "ks", "inside", "pixels", "BLOCK_M", "BLOCK_N", "BLOCK_K", "BLOCK_B", "BLOCK_D", "BLOCK_H", "BLOCK_W", "GROUP_M",
     "PRECISION", "M", "N", "K", "GROUPS", "first_image", "first_channel",
+    "windows", "within", "places", "place_mask", "pooled_images", *(f"pooled_{d}" for d in "dhwl"),
     "tiles_m", "tiles_b", "phase", "program", "first_weight",
     *(
         f"{kind}_{d}"
@@ -64,6 +66,10 @@ class ConvolutionBody(ProductBody):
     """The axes of the dimensions of torch's result."""
     contiguous: bool
     """Whether the reference makes something contiguous, which a trace does not show where it is."""
+    pooled: int | None = None
+    """The value that windows of pixels leave, of which all outputs are computed; None: pixels are stored."""
+    pool: tuple[int, ...] = ()
+    """The pixels of such a window along every dimension of space."""
 
     @property
     def factors(self) -> tuple[int, int]:
@@ -117,6 +123,34 @@ def _is_whole(value: Value, own: str, roles: Roles) -> bool:
 class _WindowLowering(ProductLowering):
     """Windows are read where they are inside, and are zero elsewhere, whatever pads a sum."""
 
+    def __init__(self, graph: Graph, products: Mapping[int, Roles]) -> None:
+        (dot,) = products
+        convolution = graph.nodes[dot].convolution
+        assert convolution is not None
+        self.pools = pools_of(graph, len(convolution.stride))
+        self.inner = {i: pool for pool in self.pools.values() for i in pool.inner}
+        self.numbers = {id(node): i for i, node in enumerate(graph.nodes)}
+        super().__init__(graph, products)
+
+    def _follow(self, node: Node) -> Index | None:
+        """A pool leaves pixels along the axes that it found them on."""
+        number = self.numbers[id(node)]
+        pool = self.inner.get(number) or self.pools.get(number)
+        if pool is None or pool.source not in self.natural:
+            return super()._follow(node)
+        return self.natural[pool.source] if number in self.pools else None
+
+    def lower(self, number: int, index: Index) -> int:
+        pool = self.pools.get(number)
+        if pool is None or pool.source not in self.natural:
+            return super().lower(number, index)
+        node, source = self.graph.nodes[number], self.value(pool.source, index)
+        axes = frozenset(a for entry in index for a in axes_of(entry))
+        window = " ".join(map(str, pool.window))
+        return self.add(
+            Value(pool.op, (Use(source),), "float", axes, node.name or "pooled", node.statement, attr=window)
+        )
+
     def read(self, node: Node, source: int, places: Index, made: ix.Indexing, *, padded: bool) -> int:
         return super().read(node, source, places, made, padded=False)
 
@@ -135,11 +169,13 @@ def _laid_out(
     # pixels are counted along whole dimensions, whatever their sizes are products of
     phased = [roles.entries[c] for s, c in zip(windows.stride, "xyz", strict=False) if windows.transposed and s > 1]
     whole = [*phased, *(axes for c in "xyz" if len(axes := roles.entries.get(c, ())) > 1)]
+    is_pooled = any(v.op in REDUCED.values() for v in values)
+    apart = {a for c in "xyz" for a in roles.entries.get(c, ()) if is_pooled}
     letters: list[Index] = [(axes,) for axes in roles.entries.values() if axes]
     runs = collapse(
         len(lowered.space.axes), lowered.space.outer,
         [*(v.index for _, v in loads), *(o.index for o in lowered.outputs), *letters],
-        {a for e in counted for a in axes_of(e)} - {a for axes in whole for a in axes},
+        ({a for e in counted for a in axes_of(e)} | apart) - {a for axes in whole for a in axes},
     )  # fmt: skip
     if any(axes not in runs for axes in whole):
         raise Unlowerable("a convolution whose pixels are taken apart in its kernel", node.statement)
@@ -165,11 +201,31 @@ def _laid_out(
     taps = tuple(variable for variable in _of(named, extents[3]) if variable.startswith("tap"))
     space = (roles.entries[letter] for letter in "xyz"[:rank])
     result = (roles.entries["b"], (*roles.entries.get("g", ()), *roles.entries["j"]), *space)
+    pooled = _pooled(lowered, dot, node)
     return ConvolutionBody(
+        pooled=pooled, pool=() if pooled is None else windows_of(lowered.values[pooled]),
         **vars(plain), dots=(dot,), factor=factor_of(spec, lowered, dot), windows=windows,
         window=window, call=str(node.attrs[1]), pixels=_of(named, extents[1]), taps=taps, result=result,
         contiguous=any(".contiguous(" in statement.text for statement in graph.statements),
     )  # fmt: skip
+
+
+def _pooled(lowered: Lowered, dot: int, node: Node) -> int | None:
+    """The pool of all outputs. Unlowerable where an output is of pixels too, or there are two."""
+    values = lowered.values
+    found = [i for i, v in enumerate(values) if v.op in REDUCED.values()]
+    todo = [o.value for o in lowered.outputs] if found else []
+    while todo:
+        i = todo.pop()
+        if i == dot:
+            raise Unlowerable("pixels and what a pool leaves of them in one kernel", node.statement)
+        todo += [a.value for a in values[i].args if isinstance(a, Use) and i != found[0]]
+    convolution = node.convolution
+    if found and convolution and convolution.transposed and set(convolution.stride) != {1}:
+        raise Unlowerable("a pool over the phases of a transposed convolution in one kernel", node.statement)
+    if len(found) > 1:
+        raise Unlowerable("a pool of what another pool leaves in one kernel", node.statement)
+    return found[0] if found else None
 
 
 def _of(named: dict[tuple[int, ...], str], extent: Extent) -> tuple[str, ...]:

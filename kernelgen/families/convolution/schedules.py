@@ -6,6 +6,7 @@ Tiles follow what was measured on an H200 (sm_90, 132 SMs); other devices begin 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 from kernelgen.families.convolution.lowering import SPACE, ConvolutionBody
@@ -13,6 +14,7 @@ from kernelgen.families.convolution.phases import phases_of
 from kernelgen.families.family import LIBRARY as LIBRARY
 from kernelgen.families.family import Kernels, Table, Variant
 from kernelgen.families.forms import PRINTED
+from kernelgen.families.kernel import Body
 from kernelgen.families.matmul.kernels import reduces
 from kernelgen.families.matmul.schedules import SHARED_BYTES
 from kernelgen.plan import Parameter, Schedule, table_row
@@ -95,7 +97,21 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     return None
 
 
+def holds(body: Body, schedule: Schedule, itemsize: int) -> str | None:
+    """Why the windows of a pool are not whole within a tile."""
+    if not isinstance(body, ConvolutionBody) or schedule.variant == LIBRARY or not body.pool:
+        return None
+    sides = dict(zip(list(_SIDES)[-body.rank :], body.pool, strict=True))
+    if schedule.variant == BOXES and any(schedule.int(f"BLOCK_{d}") % side for d, side in sides.items()):
+        return "a box that is no whole number of windows"
+    return None if schedule.int("BLOCK_M") % prod(body.pool) == 0 else "a tile that is no whole number of windows"
+
+
 def first_table(body: ConvolutionBody) -> Table:
+    return tuple(replace(row, schedule=_with_depth(body, row.schedule)) for row in _first_table(body))
+
+
+def _first_table(body: ConvolutionBody) -> Table:
     """From H200 figures beside cuDNN: boxes 1.08 of its speed for 3x3 with bias and relu in float16, 1.05 to 1.7 for
     float32 in TF32 of an NCHW input; but 0.85 in float16 where nothing follows, 0.66 in float32 in three dimensions,
     and pointers 0.65 with strides, 0.5 of three channels. Of images the swapped product took 0.65 to 0.72 of the time;
@@ -115,6 +131,21 @@ def first_table(body: ConvolutionBody) -> Table:
         rows += [table_row(own.replace(BLOCK_N=64), N=64, itemsize=size)] if own.get("swap") else []
         rows.append(table_row(own, itemsize=size))
     return tuple(rows if few is False or rows[0].schedule == _LIBRARY else [table_row(_LIBRARY, C=FEW_CHANNELS), *rows])
+
+
+def may_pool(body: ConvolutionBody) -> bool:
+    """Whether windows are whole in boxes, and anything but torch's call is known to be fast."""
+    table = [row.schedule for row in first_table(body)]
+    return any(s.variant != LIBRARY for s in table) and all(holds(body, s, 0) is None for s in table)
+
+
+def _with_depth(body: ConvolutionBody, schedule: Schedule) -> Schedule:
+    """A schedule whose boxes are as deep as the windows of a pool."""
+    if schedule.variant != BOXES or not body.pool or body.rank < 3:
+        return schedule
+    deep = schedule.replace(BLOCK_D=max(schedule.int("BLOCK_D"), body.pool[0]))
+    pixels = prod(deep.int(f"BLOCK_{d}") for d in _SIDES)
+    return deep.replace(BLOCK_M=max(deep.int("BLOCK_M"), pixels))
 
 
 def _has_few(body: ConvolutionBody) -> bool | None:
@@ -155,11 +186,12 @@ def _are_numbers(sizes: Sequence[Size]) -> bool:
 def starts(body: ConvolutionBody) -> tuple[Schedule, ...]:
     """One for every way to feed the matrix units, the most likely first."""
     if reduces(body):
-        found = [*(row.schedule for row in first_table(body)), _gathered_channels(body), _LIBRARY]
-        return tuple(dict.fromkeys(found))
+        rows = (row.schedule for row in first_table(body))
+        return tuple(dict.fromkeys([*rows, _gathered_channels(body), _LIBRARY]))
     last = (_LIBRARY, *([_LIBRARY.replace(channels_last=True)] if may_turn(body) else []))
     found = {BOXES: (_BOXES, _SWAPPED, _SWAPPED.replace(BLOCK_N=64), _wide(body)), LIBRARY: last}
-    return tuple(s for v in variants(body) for s in found.get(v, (_DEFAULTS[v],)))
+    every_one = (_with_depth(body, s) for v in variants(body) for s in found.get(v, (_DEFAULTS[v],)))
+    return tuple(s for s in dict.fromkeys(every_one) if holds(body, s, 0) is None)
 
 
 def every(kernels: Kernels) -> tuple[Variant, ...]:
