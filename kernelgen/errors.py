@@ -47,12 +47,12 @@ class SpecError(KernelgenError):
 class UnsupportedError(SpecError):
     """A right spec whose reference no family can lower; nothing half-right is written."""
 
+    condition = ""
+    """On sizes, under which it can, as a constraint says it; empty where none can."""
+
 
 class GuardError(UnsupportedError):
     """A reference that does one thing where a condition on sizes holds and another elsewhere."""
-
-    condition = ""
-    """As a constraint says it; empty where none can."""
 
 
 class HandEditedError(KernelgenError):

@@ -29,7 +29,7 @@ from kernelgen.plan import ChoicesPlan, LoweredPlan, Plan, TableRow, WrittenPlan
 from kernelgen.schedule.problem import limits_text
 from kernelgen.spec.cases import admits
 from kernelgen.spec.cases import label as label_of
-from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec
+from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec, SizeValue
 from kernelgen.worker import private
 from kernelgen.worker.client import Failed, Worker
 from kernelgen.worker.confine import Confinement
@@ -278,10 +278,18 @@ def _at_limits(plan: LoweredPlan, row: TableRow, listed: Sequence[Case]) -> Iter
             if free is not None:
                 sizes[free] = (1,) if free == ELLIPSIS else 1
                 each = families.problem_of(plan, replace(case, sizes=tuple(sizes.items())))[name]
+                if not 0 < each <= limit:  # its other sizes alone are more
+                    break
                 sizes[free] = (limit // each,) if free == ELLIPSIS else limit // each
-        found = tuple(sizes.items())
-        if admits(plan.spec, found):
-            yield Case(found, case.dtypes, label_of(found, case.dtypes, case.given), True, case.given)
+        else:
+            yield from _admitted(plan, case, sizes)
+
+
+def _admitted(plan: LoweredPlan, case: Case, sizes: dict[str, SizeValue]) -> Iterator[Case]:
+    """The case with other sizes, if the spec takes them."""
+    found = tuple(sizes.items())
+    if admits(plan.spec, found):
+        yield Case(found, case.dtypes, label_of(found, case.dtypes, case.given), True, case.given)
 
 
 def _line(plan: Plan, case: Case) -> str:

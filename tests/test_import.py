@@ -585,3 +585,74 @@ def get_inputs():
 """
     made = parse_spec(of(text, tmp_path, "pick.py"), "pick.yaml")
     assert [t.below for t in made.inputs] == [None, made.inputs[0].shape[1], 10, None]
+
+
+RENDERED = """\
+import torch
+
+
+def weights(raw, z, white: bool = True):
+    steps = z[..., 1:] - z[..., :-1]
+    steps = torch.cat([steps, torch.full_like(steps[..., :1], 1e10)], -1)
+    return 1.0 - torch.exp(-torch.relu(raw) * steps) if white else raw * steps
+
+
+example_inputs = (torch.rand(16, 12), torch.rand(16, 12))
+"""
+
+
+def test_a_dtype_that_lacks_a_number_is_left_out_and_a_slice_that_needs_two_has_them(tmp_path: Path) -> None:
+    (tmp_path / "op.py").write_text(RENDERED)
+    made = imported(tmp_path / "op.py", None, None)
+    spec = parse_spec(made.text)
+    assert dict(spec.dtypes) == {"T": ("bfloat16", "float32")}
+    assert [c.text for c in spec.constraints] == ["raw.shape[1] >= 2"]
+    assert not made.notes
+
+
+LOOKED_UP = """\
+import torch
+
+
+def biased(scores, table):
+    n = scores.shape[-1]
+    far = (torch.arange(n, device=scores.device) - n // 2).abs().clamp(max=5)
+    return scores + table[far + 6 * (far > 2)]
+
+
+example_inputs = (torch.rand(16, 40), torch.rand(12))
+"""
+
+
+def test_a_table_that_is_read_at_computed_places_keeps_the_file_s_own_size(tmp_path: Path) -> None:
+    (tmp_path / "op.py").write_text(LOOKED_UP)
+    spec = parse_spec(imported(tmp_path / "op.py", None, None).text)
+    assert [t.shape for t in spec.inputs] == [("M", "N"), (12,)]
+
+
+MANY_WAYS = '''\
+import torch
+
+
+def op(x, a=None, b=None, c=None, soft: bool = True):
+    """Of every step x[:, :, i] the third."""
+    x = x if a is None else x + a
+    x = x if b is None else x * b
+    x = x if c is None else x - c
+    y = sum(x[:, :, i] for i in range(4))
+    return torch.nn.functional.softplus(y) if soft else y
+
+
+example_inputs = (torch.rand(6, 3, 9), torch.rand(9), torch.rand(9), torch.rand(9))
+'''
+
+
+def test_more_ways_of_calling_than_kernels_serve_are_fewer_and_said_so(tmp_path: Path) -> None:
+    (tmp_path / "op.py").write_text(MANY_WAYS)
+    made = imported(tmp_path / "op.py", None, None)
+    spec = parse_spec(made.text)
+    assert [t.optional for t in spec.inputs if t.name in "abc"] == [True] * 3
+    assert made.notes[0].startswith(
+        "soft is True alone, since `kernelgen new` refuses it otherwise: 16 ways of calling"
+    )
+    assert [c.text for c in spec.constraints] == ["x.shape[2] >= 4"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -219,3 +220,12 @@ def test_of_every_variant_the_largest_blocks_are_compiled_and_more_while_there_i
         assert len(compiled) == count
         assert seen[0].compiled == (f"op ({count} of {len(plan.table)} schedules)",)
         assert len(seen[0].left_out) == (count < len(lines))
+
+
+def test_of_a_line_that_serves_less_than_one_element_no_case_is_made() -> None:
+    """Its size was 0, by which the next limit was divided."""
+    spec = parse_spec(SPEC.replace("x * 2 + 1", "torch.softmax(x, -1)"), "op.yaml")
+    plan = families.lower(spec, *frontend.trace(spec))
+    reached, none = (replace(plan.table[0], upto=(("row_bytes", bytes_),)) for bytes_ in (4, 2))
+    assert [dict(case.sizes)["D"] for case in verify._at_limits(plan, reached, spec.performance)] == [1]
+    assert not list(verify._at_limits(plan, none, spec.performance))

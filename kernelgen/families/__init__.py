@@ -1,7 +1,6 @@
 """The families: what each can express, how it is scheduled, and which schedules are legal.
 
-A family is a module of this package with a `FAMILY`, which `families/family.py` declares; `spec.model.FAMILIES` names
-them all. What the rest of kernelgen asks is asked here.
+A family is a module with a `FAMILY` (`families/family.py`), named in `spec.model.FAMILIES`; what others ask is here.
 """
 
 from __future__ import annotations
@@ -36,6 +35,7 @@ from kernelgen.families.values import Unlowerable, Use, axes_of, expressions
 from kernelgen.frontend.attention import is_attention
 from kernelgen.frontend.graph import CALL, SCANS, SELECTIONS, Graph
 from kernelgen.frontend.indices import Expr, leaves
+from kernelgen.frontend.joined import or_in_order
 from kernelgen.frontend.products import with_products
 from kernelgen.frontend.searches import is_search
 from kernelgen.plan import (
@@ -90,7 +90,7 @@ _RESERVED = frozenset([*_FUNCTIONS, "SCHEDULES", "reference"])
 
 def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> OnePlan:
     """The plan of a graph with its first schedules. Raises UnsupportedError where there is none."""
-    plan = _chosen(spec, graph, notes)
+    plan = or_in_order(lambda one: _chosen(spec, one, notes), graph)
     if spec.precision and not _multiplies(plan):
         message = "precision says how kernels multiply float32 matrices, and here none does, or torch multiplies them"
         raise SpecError([Mistake(spec.path, spec.precision_place.line, spec.precision_place.column, message)])

@@ -131,8 +131,13 @@ class _Search:
             return None
 
     def _cut(self, group: Group, stored: frozenset[int]) -> _Found | None:
+        return self._cheapest(_cuts(self.graph, group, stored), stored) or self._cheapest(
+            _late_cuts(self.graph, group, stored), stored
+        )
+
+    def _cheapest(self, cuts: Iterator[tuple[Group, Group]], stored: frozenset[int]) -> _Found | None:
         found: _Found | None = None
-        for first, then in _cuts(self.graph, group, stored):
+        for first, then in cuts:
             before = self._alone(first, stored)
             after = self.best(then, stored | frozenset(first.left)) if before is not None else None
             if before is not None and after is not None:
@@ -170,6 +175,19 @@ def _cuts(graph: Graph, group: Group, stored: frozenset[int]) -> Iterator[tuple[
             yield first, then
     if len(group.nodes) > 1:
         yield _divided(group, {group.nodes[0]}, ())
+
+
+def _late_cuts(graph: Graph, group: Group, stored: frozenset[int]) -> Iterator[tuple[Group, Group]]:
+    """The ways in which the first part has anchors alone, and the second what is computed from them element by element
+    too, as the rows that a place names beside the loss of these."""
+    needed = needed_for(graph, group.nodes, stored)
+    anchors = [i for i in needed if graph.nodes[i].op in _ANCHORS and i not in stored]
+    for k in range(len(anchors) - 1, 0, -1):
+        late = _following(graph, needed, [*anchors[k:], *_after(graph, needed, anchors[:k])])
+        for left in dict.fromkeys(_left(graph, needed, late, stored, anchors[:k])):
+            first, then = _divided(group, {*group.nodes} - late, left)
+            if (left or first.outputs) and then.nodes and set(left) - set(group.left):
+                yield first, then
 
 
 def _after(graph: Graph, needed: list[int], anchors: list[int]) -> list[int]:

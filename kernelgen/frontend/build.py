@@ -37,6 +37,11 @@ def converted(value: float, dtype: str) -> float | int | bool:
 class Refused(Exception):
     """An operation, or a form of one, that no family lowers; the message completes "…: unsupported: "."""
 
+    def __init__(self, message: str, condition: str = "") -> None:
+        """`condition`: the constraint on sizes under which it is lowered."""
+        super().__init__(message)
+        self.condition = condition
+
 
 class Builder:
     """The nodes so far, and the statement of the reference that the next ones belong to."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.build import Builder, converted
 from kernelgen.frontend.graph import Dim, Ref
 from kernelgen.frontend.rule import Call, Refused, Rule
+from kernelgen.spec.model import OperatorSpec
 
 UNSET = ("aten.empty.", "aten.empty_like.", "aten.new_empty.", "aten.empty_strided.", "aten.new_empty_strided.")
 """Constructors of tensors whose elements nobody has set."""
@@ -22,6 +25,33 @@ def check_device(node: Any) -> None:
     value = node.meta["val"]
     if not isinstance(value, list | tuple) and value.device.type == "cpu" and value.ndim:
         raise Refused("a tensor that is made on the CPU, whatever device the inputs are on (pass device=x.device)")
+
+
+_FILLS = ("full", "full_like", "new_full", "fill", "masked_fill", "constant_pad_nd", "index_fill", "scatter")
+"""What writes a number as it is; arithmetic makes an infinity of what is too large."""
+
+
+def beyond(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dtype: Any) -> float | None:
+    """The number that a call of torch's writes and its dtype does not hold, which torch refuses; None where there is
+    none."""
+    import torch
+
+    if function.overloadpacket.__name__.strip("_") not in _FILLS or not dtype.is_floating_point:
+        return None
+    given = dict(zip((a.name for a in function._schema.arguments), args, strict=False)) | dict(kwargs)
+    value = given.get("fill_value", given.get("value"))
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return value if abs(value) > torch.finfo(dtype).max else None
+
+
+def check_fill(spec: OperatorSpec, node: Any, dtype: Any) -> None:
+    """Refuse a number that a result's dtype does not hold, if it is one of the spec's."""
+    name = str(dtype).removeprefix("torch.")
+    declared = {t.dtype for t in (*spec.inputs, *spec.outputs)}.union(*(values for _, values in spec.dtypes))
+    if name in declared and (value := beyond(node.target, node.args, node.kwargs, dtype)) is not None:
+        raise Refused(f"{value:g} in {name}, which torch refuses (write torch.finfo(x.dtype).min or .max, or an "
+                      f"infinity; or leave {name} out of the dtypes)")  # fmt: skip
 
 
 def number(b: Builder, value: Any, shape: tuple[Dim, ...], dtype: str) -> Ref:

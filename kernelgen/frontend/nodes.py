@@ -12,7 +12,7 @@ from kernelgen.frontend import writes
 from kernelgen.frontend.aten import TABLE, supported
 from kernelgen.frontend.build import Builder, converted
 from kernelgen.frontend.calls import FUNCTIONS, WHOLE, any_call, in_memory, torch_call
-from kernelgen.frontend.constructors import check_device, is_unset
+from kernelgen.frontend.constructors import check_device, check_fill, is_unset
 from kernelgen.frontend.export import dim, dims, kind
 from kernelgen.frontend.graph import Atom, Ref, SizeOf
 from kernelgen.frontend.mistakes import FROM_VALUE, line_of, named, unsupported
@@ -60,6 +60,7 @@ def lower_node(
         first = meta[0] if isinstance(meta, list | tuple) else meta
         if first.dtype.is_complex:
             raise Refused("complex numbers (compute with the real and the imaginary parts as tensors of their own)")
+        check_fill(spec, node, first.dtype)
         shape, dtype = dims(first.shape, symbols), str(first.dtype).removeprefix("torch.")
         shapes = tuple(dims(m.shape, symbols) for m in meta) if isinstance(meta, list | tuple) else ()
 
@@ -71,7 +72,9 @@ def lower_node(
         result = _result(b, node, call, values, symbols)
         values[node] = writes.as_stored(b, node, result) if writes.written(node) is not None else result
     except Refused as refusal:
-        raise unsupported(spec, line_of(reference, node), named(str(refusal), symbols)) from None
+        found = unsupported(spec, line_of(reference, node), named(str(refusal), symbols))
+        found.condition = refusal.condition
+        raise found from None
 
 
 def _number(spec: OperatorSpec, b: Builder, value: Any) -> Ref | None:

@@ -32,8 +32,10 @@ def check_slice(spec: OperatorSpec, node: Any, symbols: Mapping[Any, Atom]) -> N
         if 1 in values and not _fits(traced, names, sizes) and admits(spec, tuple((others | sizes).items())):
             small = [name for name, value in sizes.items() if value == 1]
             enough = (n for n in range(2, _LARGE) if _fits(traced, names, {**sizes, small[0]: n}))
-            hint = _hint(spec, small[0], next(enough)) if len(known) == 1 else ""
-            raise Refused(f"a slice that has fewer elements with {' and '.join(f'{n} = 1' for n in small)}{hint}")
+            raise _short(
+                f"a slice that has fewer elements with {' and '.join(f'{n} = 1' for n in small)}",
+                _least(spec, small[0], next(enough)) if len(known) == 1 else "",
+            )
 
 
 def _check_select(spec: OperatorSpec, node: Any, symbols: Mapping[Any, Atom]) -> None:
@@ -46,7 +48,7 @@ def _check_select(spec: OperatorSpec, node: Any, symbols: Mapping[Any, Atom]) ->
     sizes: dict[str, SizeValue] = {str(name): _LARGE for name in symbols.values()}
     sizes |= {ELLIPSIS: (3,), names[0]: 1}
     if admits(spec, tuple(sizes.items())):
-        raise Refused(f"the place {place} of a dimension that has one with {names[0]} = 1{_hint(spec, names[0], 2)}")
+        raise _short(f"the place {place} of a dimension that has one with {names[0]} = 1", _least(spec, names[0], 2))
 
 
 def _fits(traced: tuple[Any, ...], names: Mapping[Any, str], sizes: Mapping[str, Any]) -> bool:
@@ -68,11 +70,15 @@ def _at(value: Any, sizes: Mapping[Any, int]) -> Any:
     return int(value.node.expr.subs({**dict.fromkeys(_free(value), _LARGE), **sizes})) if _free(value) else value
 
 
-def _hint(spec: OperatorSpec, name: str, least: int) -> str:
+def _short(message: str, needed: str) -> Refused:
+    return Refused(f"{message} (write the constraint {needed})" if needed else message, needed)
+
+
+def _least(spec: OperatorSpec, name: str, least: int) -> str:
     """The constraint that keeps a size from being smaller."""
     for tensor in spec.inputs:
         for d, entry in enumerate(tensor.shape):
             if isinstance(entry, str) and names_in(entry) == (name,):
                 size = evaluate(entry, {name: least}) if is_expression(entry) else least
-                return f" (write the constraint {tensor.name}.shape[{tensor.dim(d)}] >= {size})"
+                return f"{tensor.name}.shape[{tensor.dim(d)}] >= {size}"
     return ""

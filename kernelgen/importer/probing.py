@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import time
@@ -17,6 +18,9 @@ Binding = dict[str, int]
 ELEMENTS = 1 << 20
 """Small shapes have no more than that, or three times as many as the smallest."""
 
+LOOKED_UP = 1 << 16
+"""A reference is run to see whether places lie within on inputs up to this size."""
+
 SECONDS = 3.0
 """So long shapes are searched for, in each of the ways to search."""
 
@@ -26,6 +30,7 @@ class Probe:
 
     def __init__(self, function: Any, inputs: Sequence[Input], declared: Sequence[tuple[Size, ...]]) -> None:
         self.function, self.inputs, self.declared = function, inputs, declared
+        self._called: bool | None = None
         self._known: dict[tuple[tuple[str, int], ...], tuple[tuple[int, ...], ...] | None] = {}
 
     def results(self, binding: Binding) -> tuple[tuple[int, ...], ...] | None:
@@ -50,6 +55,43 @@ class Probe:
             return None
         shapes = tuple(tuple(value.shape) for value in found)
         return shapes if all(map(all, shapes)) else None
+
+    def finds_places(self, binding: Binding) -> bool:
+        """Whether the places that it computes of sizes alone lie in what it reads there: it is run, on few elements."""
+        import torch
+
+        from kernelgen.frontend.recurrent import Whole
+
+        if not self._looks_up() or self.elements(binding) > LOOKED_UP:
+            return True
+        try:
+            with torch.no_grad(), Whole():
+                self.function(*tensors(self.inputs, self.declared, binding))
+        except IndexError:
+            return False
+        except Exception:  # it is no matter of places
+            return True
+        return True
+
+    def _looks_up(self) -> bool:
+        """Whether it reads at places."""
+        import torch
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        called: set[str] = set()
+
+        class Heard(TorchDispatchMode):  # type: ignore[no-untyped-call]
+            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                called.add(func.overloadpacket.__name__)
+                return func(*args, **(kwargs or {}))
+
+        if self._called is None:
+            with contextlib.suppress(Exception), torch.no_grad(), Heard():  # type: ignore[no-untyped-call]
+                self.function(
+                    *(torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta") for t in self.inputs)
+                )
+            self._called = bool(called & {"embedding", "index", "index_select", "gather"})
+        return self._called
 
     def elements(self, binding: Binding) -> int:
         """How many elements the inputs have that are no parameters."""
@@ -85,7 +127,7 @@ def tensors(
 
 def small_shapes(probe: Probe, sizes: Binding, factors: Binding) -> list[Binding]:
     """Up to six small shapes that the reference accepts. `sizes`: the file's own; `factors`: what must divide them."""
-    fitting = (row for row in _small(sizes) if _divided(row, factors))
+    fitting = (row for row in small_rows(sizes) if _divided(row, factors))
     accepted = [row for row in fitting if probe.accepts(row)]
     if len(accepted) < 2:
         accepted = _grown(probe, sizes, factors) or accepted
@@ -110,7 +152,7 @@ _SMALL: dict[int, tuple[tuple[int, ...], ...]] = {
 """Small and odd sizes by how many there are."""
 
 
-def _small(sizes: Binding) -> Iterator[Binding]:
+def small_rows(sizes: Binding) -> Iterator[Binding]:
     """Shapes for all size names at once, of a few thousand elements each."""
     count = len(sizes)
     rows = _SMALL.get(count) or tuple(tuple((1, 3, 5, 2, 7, 4)[(i + s) % 6] for i in range(count)) for s in range(4))
@@ -123,7 +165,7 @@ def _grown(probe: Probe, sizes: Binding, factors: Binding) -> list[Binding]:
     found: list[Binding] = []
     steps = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
     until = time.monotonic() + SECONDS
-    for row in _small(sizes):
+    for row in small_rows(sizes):
         options = [
             tuple(dict.fromkeys(min(v * f, max(n, 1)) for f in steps))
             for v, n in zip(row.values(), sizes.values(), strict=True)

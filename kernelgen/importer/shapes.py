@@ -14,7 +14,7 @@ from typing import Any
 
 from kernelgen.importer.load import said
 from kernelgen.importer.naming import size_names, spare
-from kernelgen.importer.probing import Probe, Size, small_shapes
+from kernelgen.importer.probing import Probe, Size, small_rows, small_shapes
 from kernelgen.importer.rewrite import Input
 from kernelgen.importer.traced import Traced
 from kernelgen.spec.sizes import check_size, evaluate, multiple, names_in, renamed
@@ -61,10 +61,12 @@ def derive(
     sizes = {name: value for name, value in pairs if isinstance(name, str) and name.isidentifier()}
     factors = {name: n for name, n in _factors(shapes, declared).items() if sizes[name] % n == 0}
     probe = Probe(function, inputs, declared)
+    if read := _read_at_places(probe, sizes) - numbers:
+        return derive(function, inputs, traced, level, numbers | read)
     accepted = small_shapes(probe, sizes, factors)
     if sizes and not accepted:
         raise ShapeError("no small shape was found that the reference accepts")
-    found = Shapes(tuple(declared), (), sizes, _least(shapes, inputs, declared), tuple(accepted))
+    found = Shapes(tuple(declared), (), sizes, _least(shapes, inputs, declared, accepted), tuple(accepted))
     outputs = _outputs(probe, found, _expressions(results_of, names))
     multiples = {name: f"{factor} * {name}" for name, factor in factors.items()}
     fixed = {name: str(value) for name, value in _fixed(probe, sizes, accepted).items()}
@@ -242,25 +244,31 @@ def _factors(shapes: Sizes, declared: Sequence[tuple[Size, ...]]) -> dict[str, i
     return found
 
 
-def _least(shapes: Sizes, inputs: Sequence[Input], declared: Sequence[tuple[Size, ...]]) -> tuple[str, ...]:
-    """Conditions of the trace that sizes are large enough, as constraints: a window that fits, say."""
+def _least(
+    shapes: Sizes, inputs: Sequence[Input], declared: Sequence[tuple[Size, ...]], accepted: Sequence[dict[str, int]]
+) -> tuple[str, ...]:
+    """Conditions of the trace that sizes are large enough, as constraints: a window that fits, say. What accepted shapes
+    do not meet is asked, and not needed."""
     import sympy  # type: ignore[import-untyped]
 
     places: dict[str, str] = {}
+    taken: dict[str, int] = {}
     environment: Any = None
     for shape, tensor, entries in zip(shapes, inputs, declared, strict=True):
-        for i, size in enumerate(shape):
-            if not isinstance(size, int) and isinstance(entries[i], str):
-                places.setdefault(str(size), f"{tensor.name}.shape[{i}]")
+        for i, (size, entry) in enumerate(zip(shape, entries, strict=True)):
+            if not isinstance(size, int) and isinstance(entry, str) and str(size) not in places:
+                places[str(size)] = f"{tensor.name}.shape[{i}]"
+                taken[str(size)] = min((evaluate(entry, case) for case in accepted), default=0)
                 environment = size.node.shape_env
-    found = []
+    found: dict[str, int] = {}
     for guard in environment.guards if environment is not None else ():
         condition = environment.replace(guard.expr)
         for part in condition.args if isinstance(condition, sympy.And) else (condition,):
             names = [str(symbol) for symbol in part.free_symbols]
-            if len(names) == 1 and names[0] in places and (least := _least_of(part)) > 1:
-                found.append(f"{places[names[0]]} >= {least}")
-    return tuple(dict.fromkeys(found))
+            if len(names) == 1 and names[0] in places and 1 < (least := _least_of(part)) <= taken[names[0]]:
+                place = places[names[0]]
+                found[place] = max(found.get(place, 0), least)
+    return tuple(f"{place} >= {least}" for place, least in found.items())
 
 
 _SOUGHT = 300
@@ -271,8 +279,8 @@ def _least_of(condition: Any) -> int:
     """From which size on a condition on one size holds; 0 where that is not what it says."""
     import sympy
 
-    if not isinstance(condition, sympy.Ge) or condition.args[1] == 2:
-        return 0  # torch asks for two of every size
+    if not isinstance(condition, sympy.Ge | sympy.Gt | sympy.Le | sympy.Lt):
+        return 0
     [symbol] = condition.free_symbols
 
     def at(size: int) -> bool:
@@ -283,7 +291,22 @@ def _least_of(condition: Any) -> int:
 
     holds = [at(size) for size in range(_SOUGHT)]
     least = holds.index(True) if True in holds else 0
+    if least == 2 and any(side.is_Symbol for side in condition.args):
+        return 0  # torch asks for two of every size
     return least if all(holds[least:]) and not any(holds[:least]) else 0
+
+
+def _read_at_places(probe: Probe, sizes: dict[str, int]) -> frozenset[str]:
+    """The size without whose number in the file places that the reference computes would lie outside, such as the
+    buckets of a table of relative positions; empty where any will do."""
+    own = {name: min(value, 64) for name, value in sizes.items()}
+    tried = [*small_rows(sizes), *({**own, name: 1} for name in sizes)]
+    outside = [row for row in tried if probe.accepts(row) and not probe.finds_places(row)]
+    for name, value in sizes.items() if outside else ():
+        rows = [{**row, name: value} for row in outside]
+        if all(probe.accepts(row) and probe.finds_places(row) for row in rows):
+            return frozenset({name})
+    return frozenset()
 
 
 def _fixed(probe: Probe, sizes: dict[str, int], accepted: Sequence[dict[str, int]]) -> dict[str, int]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kernelgen.errors import GuardError, Mistake, SpecError
+from kernelgen.errors import GuardError, Mistake, SpecError, UnsupportedError
 from kernelgen.importer import shapes as sizes
 from kernelgen.importer.draws import drawn_below
 from kernelgen.importer.graph_reference import from_graph
@@ -35,6 +35,10 @@ FLOATS = ("float16", "bfloat16", "float32")
 
 COMPARED_ELEMENTS = 1 << 24
 """The reference is held against the file on inputs up to this size."""
+
+
+Kinds = tuple[tuple[str, ...], list[str], list[str]]
+"""The dtypes of the variable T, every input's dtype, every output's."""
 
 
 @dataclass(frozen=True)
@@ -64,16 +68,38 @@ def spec_of(loaded: Loaded, name: str, others: Sequence[Loaded] = ()) -> Importe
         raise loaded.source.mistake(loaded.function, str(error)) from None
     cases = [_shapes_of(other, written) for other in others]
     kinds = (dtypes, inputs, outputs)
-    text, shapes, refused = _text_that_is_taken(loaded, function, written, name, kinds, cases)
-    for fewer, said_so in _with_fewer_ways(written) if refused else ():
-        found = _text_that_is_taken(loaded, function, fewer, name, kinds, cases)
-        if not found[2]:
-            reason = refused[0].partition(": ")[2]
-            text, shapes, refused = *found[:2], [f"{said_so}, since `kernelgen new` refuses it otherwise: {reason}"]
-            break
+    text, shapes, refused = _with_all_ways(loaded, function, written, name, kinds, cases)
     notes += [*_compare(loaded, function, written, shapes), *_notes(loaded), *refused]
     left_out = [other for other, case in zip(others, cases, strict=True) if _case(shapes, case) is None]
     return Imported(name, text, tuple(notes), tuple(left_out))
+
+
+def _with_all_ways(
+    loaded: Loaded, function: Any, written: Rewritten, name: str, kinds: Kinds, cases: Sequence[list[tuple[int, ...]]]
+) -> tuple[str, Shapes, list[str]]:
+    """As `_text_that_is_taken`, with as many ways of calling as a kernel can be made for."""
+    first: tuple[str, Shapes, list[str]] | None = None
+    error: SpecError | None = None
+    try:
+        first = _text_that_is_taken(loaded, function, written, name, kinds, cases)
+        if not first[2]:
+            return first
+        reason = first[2][0].partition(": ")[2]
+    except SpecError as found:  # no spec has so many ways
+        error, reason = found, found.mistakes[0].message.partition("': ")[2]
+    for fewer, said_so in _with_fewer_ways(written):
+        try:
+            text, shapes, refused = _text_that_is_taken(loaded, function, fewer, name, kinds, cases)
+        except SpecError:
+            continue
+        note = f"{said_so}, since `kernelgen new` refuses it otherwise: {reason}"
+        if not refused:
+            return text, shapes, [note]
+        first = first or (text, shapes, [note, *refused])
+    if first is None:
+        assert error is not None
+        raise error
+    return first
 
 
 def _with_fewer_ways(written: Rewritten) -> Iterator[tuple[Rewritten, str]]:
@@ -162,7 +188,7 @@ def _text_that_is_taken(
     function: Any,
     written: Rewritten,
     name: str,
-    dtypes: tuple[tuple[str, ...], list[str], list[str]],
+    dtypes: Kinds,
     cases: Sequence[list[tuple[int, ...]]],
 ) -> tuple[str, Shapes, list[str]]:
     """The spec with as many open sizes as a kernel can be made for, and a note where none can."""
@@ -183,8 +209,9 @@ def _text_that_is_taken(
         if time.process_time() - began > TRIED_S or len(written.text) > TRIED_CHARACTERS:
             return first or (text, shapes, [])
         refusal = _refusal(text, name)
-        while isinstance(refusal, GuardError) and time.process_time() - began <= TRIED_S:
-            kept = _on_one_side(text, name, shapes, refusal.condition)
+        while isinstance(refusal, UnsupportedError) and time.process_time() - began <= TRIED_S:
+            why = ELSEWHERE if isinstance(refusal, GuardError) else "it is traced for these sizes alone"
+            kept = _on_one_side(text, name, shapes, refusal.condition, why)
             if kept is None:
                 break
             shapes = kept
@@ -213,15 +240,18 @@ TRIED_S = 4.0
 """Longer references, and those whose shapes take longer, are not traced again to see whether a kernel can be made."""
 
 
-def _on_one_side(text: str, name: str, shapes: Shapes, condition: str) -> Shapes | None:
-    """The shapes where the reference does one thing, which the file's own sizes are among, with a constraint that says
-    so; None where none can."""
+ELSEWHERE = "as the file's own sizes are; elsewhere the reference does another thing"
+
+
+def _on_one_side(text: str, name: str, shapes: Shapes, condition: str, why: str) -> Shapes | None:
+    """The shapes that meet a condition or, where the file's own sizes do not, those that do not, with a constraint that
+    says so and why; None where none can."""
     spec = parse_spec(text, f"{name}.yaml")
     spec = replace(spec, accuracy=tuple(replace(case, derived=True) for case in spec.accuracy))
     side = with_side(spec, condition) if condition else None
     if side is None or side.fork is not None:
         return None
-    said = f"{side.constraints[-1].text}   # as the file's own sizes are; elsewhere the reference does another thing"
+    said = f"{side.constraints[-1].text}   # {why}"
     kept = {case.sizes for case in side.accuracy}
     accuracy = tuple(case for one, case in zip(_bound(spec), shapes.accuracy, strict=False) if one in kept)
     return replace(shapes, constraints=(*shapes.constraints, said), accuracy=accuracy) if accuracy else None
@@ -250,7 +280,7 @@ def _spec(
     written: Rewritten,
     shapes: Shapes,
     name: str,
-    dtypes: tuple[tuple[str, ...], list[str], list[str]],
+    dtypes: Kinds,
     cases: Sequence[list[tuple[int, ...]]],
 ) -> str:
     variable, inputs, outputs = dtypes
@@ -294,11 +324,23 @@ def compiled(text: str, name: str) -> Any:
     return scope[name]
 
 
-def _dtypes(function: Any, inputs: Sequence[Input]) -> tuple[tuple[str, ...], list[str], list[str]]:
+def _dtypes(function: Any, inputs: Sequence[Input]) -> Kinds:
     """The dtypes of the variable T (none where no input is a float), then every input's and output's dtype."""
     import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
 
+    from kernelgen.frontend.constructors import beyond
     from kernelgen.frontend.recurrent import Whole
+
+    class Fills(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        """Without memory torch writes numbers that a dtype does not hold."""
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            made = isinstance(result, torch.Tensor)
+            if made and (value := beyond(func, args, kwargs or {}, result.dtype)) is not None:
+                raise OverflowError(f"{value:g} is no number of it")
+            return result
 
     floats = {t.dtype for t in inputs if getattr(torch, t.dtype).is_floating_point}
     follows = len(floats) == 1 and floats <= {*FLOATS}
@@ -309,7 +351,7 @@ def _dtypes(function: Any, inputs: Sequence[Input]) -> tuple[tuple[str, ...], li
             for t in inputs
         ]
         try:
-            with Whole():
+            with Whole(), Fills():  # type: ignore[no-untyped-call]
                 found = function(*meta)
         except Exception as error:
             raise sizes.ShapeError(f"the reference fails with {dtype or 'its dtypes'}: {said(error)}") from None
@@ -446,8 +488,10 @@ def _tensors(written: Rewritten, shapes: Shapes, inputs: list[str], outputs: lis
         names.append(next(n for n in (wanted, f"{wanted}_out", f"{wanted}_result") if n not in taken))
     declared = [*shapes.inputs, *shapes.outputs]
     roles = [
-        (", role: parameter" if t.role == "parameter" else "") + _below(t, shapes) + ", optional: true" * t.optional
-        for t in written.inputs
+        (", role: parameter" if t.role == "parameter" else "")
+        + _below(t, own, shapes)
+        + ", optional: true" * t.optional
+        for t, own in zip(written.inputs, shapes.inputs, strict=True)
     ]
     roles += [""] * len(outputs)
     width = max(len(n) for n in (*names, *(s.name for s in written.scalars if s.kind))) + 1
@@ -470,17 +514,20 @@ def _plain(written: Rewritten) -> list[str]:
     return found
 
 
-def _below(tensor: Input, shapes: Shapes) -> str:
-    """Where an example was drawn as indices, what they stay below: the size that is as large, else the number."""
+def _below(tensor: Input, own: Sequence[Size], shapes: Shapes) -> str:
+    """Where an example was drawn as indices, what they stay below: the size that is as large, else the number. `own`:
+    the tensor's sizes, which a table that the module keeps has by itself."""
     if tensor.dtype not in ("int32", "int64"):
         return ""
     if tensor.role == "parameter":  # a table of indices that the module keeps
         indices = not tensor.value.is_meta and tensor.value.numel() > 0 and int(tensor.value.min()) >= 0
-        return f", below: {int(tensor.value.max()) + 1}" if indices else ""
-    high = drawn_below(tensor.value)
+        high = int(tensor.value.max()) + 1 if indices else None
+    else:
+        high = drawn_below(tensor.value)
     if high is None:
         return ""
-    size = next((name for name, value in shapes.sizes.items() if value == high), high)
+    sizes = {name: value for name, value in shapes.sizes.items() if tensor.role == "data" or name not in own}
+    size = next((name for name, value in sizes.items() if value == high), high)
     return f", below: {size}"
 
 

@@ -44,6 +44,14 @@ RESPONSE = """\
 length = torch.sqrt((x * x).sum((1, 2), keepdim=True))
 return x * (length / (length.mean(-1, keepdim=True) + 1e-6)) + x"""
 
+NEAREST = """\
+y = x.permute(0, 2, 3, 1)
+flat = y.reshape(-1, 4)
+d = (flat * flat).sum(1, keepdim=True) + (w * w).sum(1) - 2 * flat @ w.T
+ids = d.argmin(1)
+rows = w[ids].view(y.shape)
+return y + (rows - y), ((rows - y) ** 2).mean(), ids"""
+
 CORNERS = {
     "a mean of maxima": (three("return x.amax(-1).mean(-1)", out="A"), ["reduced", "out"]),
     "rows, then over rows": (three("return F.softmax(x, -1).mean(1)", out="A D"), ["row_max denominator", "out"]),
@@ -73,6 +81,15 @@ CORNERS = {
         sample("b = (x * 3).clamp(0, 2).long()\nreturn torch.bincount(b, minlength=3)", {"x": "A"}, {"out": "3: int64"}, {"A": 30},
                dtypes=(("T", ("float32",)),)),
         ["b", "out"],
+    ),
+    "the nearest rows of a table, and how far they are": (
+        sample(NEAREST, {"x": "A 4 H W", "w": "K 4"}, {"rows": "A H W 4", "loss": "", "ids": "A*H*W: int64"},
+               {"A": 2, "H": 3, "W": 5, "K": 6}, dtypes=(("T", ("float32",)),)),
+        ["reduced", "reduced_2", "ids", "rows loss"],
+    ),
+    "batches of windows that are joined again": (
+        sample("return F.softmax((x + m).reshape(-1, x.shape[-1]), -1)", {"x": "4 6 D", "m": "6 1"}, {"out": "24 D"}, {"D": 17}),
+        ["out"],
     ),
     "norms of two tensors": (
         sample("n = (x.square().sum() + y.square().sum()).sqrt()\nreturn x / n, y / n", {"x": "A", "y": "B"}, {"a": "A", "b": "B"},
