@@ -247,8 +247,8 @@ def _factors(shapes: Sizes, declared: Sequence[tuple[Size, ...]]) -> dict[str, i
 def _least(
     shapes: Sizes, inputs: Sequence[Input], declared: Sequence[tuple[Size, ...]], accepted: Sequence[dict[str, int]]
 ) -> tuple[str, ...]:
-    """Conditions of the trace that sizes are large enough, as constraints: a window that fits, say. What accepted shapes
-    do not meet is asked, and not needed."""
+    """Conditions of the trace that sizes are large enough, as constraints: a window that fits, say. What shapes
+    that are accepted do not meet is asked, and not needed."""
     import sympy  # type: ignore[import-untyped]
 
     places: dict[str, str] = {}

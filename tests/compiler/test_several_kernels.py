@@ -85,7 +85,7 @@ CORNERS = {
     "the nearest rows of a table, and how far they are": (
         sample(NEAREST, {"x": "A 4 H W", "w": "K 4"}, {"rows": "A H W 4", "loss": "", "ids": "A*H*W: int64"},
                {"A": 2, "H": 3, "W": 5, "K": 6}, dtypes=(("T", ("float32",)),)),
-        ["reduced", "reduced_2", "ids", "rows loss"],
+        ["reduced", "reduced_2", "reduced_3", "ids", "rows loss"],
     ),
     "batches of windows that are joined again": (
         sample("return F.softmax((x + m).reshape(-1, x.shape[-1]), -1)", {"x": "4 6 D", "m": "6 1"}, {"out": "24 D"}, {"D": 17}),
