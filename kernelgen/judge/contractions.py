@@ -171,6 +171,8 @@ class Errors:
     truncating: bool = False
     """Whether the operands' bits are cut off."""
     known: Known = field(default_factory=Known)
+    times: float = 1.0
+    """So many times what honest sums are off by."""
 
     def of(self, called: Contraction, a: torch.Tensor, b: torch.Tensor, at: Precision) -> torch.Tensor:
         """What the sums of products of a and b, in float64, may be off by; 0 where that is not finite."""
@@ -186,7 +188,7 @@ class Errors:
                 error += wandered * squares.sqrt() * (at.sum * called.length / 70)
         error = torch.where(error.isfinite(), error, 0)
         found, most = _largest(error), float(largest)
-        return error * (most / found) if found > most else error
+        return error * (self.times * (most / found if found > most else 1.0))
 
 
 def _spread(called: Contraction, a: torch.Tensor, b: torch.Tensor, at: Precision) -> tuple[torch.Tensor, ...]:

@@ -133,7 +133,7 @@ def largest_step(operator: Operator, case: Case) -> int:
     reference's shapes follow from its inputs' shapes."""
     sizes = _Sizes()  # type: ignore[no-untyped-call]
     given = [torch.empty(case.shape(t), dtype=case.dtype(t), device="meta") for t in operator.inputs]
-    with suppress(Exception), torch.no_grad(), sizes:  # no elements to read; shapes that are refused
+    with suppress(Exception), torch.no_grad(), sizes:  # what it does not do without memory says nothing
         operator.pure(*given)
     return max(largest(operator, case), sizes.most)
 

@@ -9,7 +9,7 @@ from functools import partial
 
 import torch
 
-from .bounds import CAP, POOL, Tally, misplaced
+from .bounds import CAP, POOL, K, Tally, misplaced
 from .casts import narrowed
 from .choices import Measure, Oracle, Part, remark, selected_alike, undoubted
 from .contractions import Errors, Pair
@@ -25,13 +25,18 @@ from .wrong_products import WRONG, Change, Wronged
 
 _LARGE = 2.0**14
 """In place of an infinite gradient: no less than other elements are, and finite in float16."""
-_SETTLING = 8
+_SETTLING = 32
 """Disturbed oracles that must agree on NaN and infinities before a candidate is held to them."""
 _PROBES = 8
 """Disturbed oracles where there are few elements: by chance two disturbances may cancel in all that are sensitive."""
 _NEAR, _AGAIN = 8.0, 4
 """A candidate that is over its bound by no more is held once more to one for which so many times as many oracles are
-disturbed: of eight the furthest may fall short of what an honest kernel is off by."""
+disturbed: of eight the furthest may fall short of what an honest kernel is off by. One with sums of products is held
+once more however far it is off: where a step decides between two results, as the sign of a large number before a
+sigmoid does, eight oracles may all fall on one side."""
+_FAR = K
+"""Sums are off by so many times what honest ones are in most of these, and what the result then differs by counts as so
+many times less: one that follows its sums evenly has the bound that it had, and one that jumps shows it."""
 _MANY_DRAWS = 32
 """Of what sums of products are off by, for few elements of which these alone tell what is accepted."""
 _ROUNDING = 2.0**-24
@@ -114,7 +119,7 @@ def check(
         if not outcome.complaint and not outcome.selects:
             return outcome
     outcome = _held(run, casts, verbose, draws=1)
-    if outcome.complaint and outcome.bound_share <= _NEAR and _elements(run) <= _MANY:
+    if outcome.complaint and (run.products or (outcome.bound_share <= _NEAR and _elements(run) <= _MANY)):
         again = _held(replace(run, mutants=None), casts, verbose, draws=_AGAIN)
         return again if not again.complaint else outcome
     return outcome
@@ -239,10 +244,11 @@ def _tiles(run: _Run, visit: Visit, casts: frozenset[torch.dtype], *, draws: int
             [tiling.cut(t, x, box) for t, x in zip(operator.outputs, outputs, strict=True)]
             for outputs in (run.got, run.eager)
         )
-        storing = _storing(run, max(probes, 2 * draws), generator) if draws else ()
+        storing = _storing(run, max(probes, 2 * draws), generator, again=draws > 1) if draws else ()
         measure = Measure(operator.pure, cut, generator, probes, storing, _nearly(casts))
         oracle = selected_alike(measure, gots, eagers)
-        stored = [*oracle.stored, *_other_way(operator, cut, storing)]
+        stored = [_as_near(s, oracle.refs, how) for s, how in zip(oracle.stored, storing, strict=True)]
+        stored += _other_way(operator, cut, storing, oracle.refs)
         stored += [_worst_order(operator, cut, oracle.refs)] if operator.any_order and draws else []
         for i, (got, eager) in enumerate(zip(gots, oracle.eagers, strict=True)):
             if i in oracle.named:
@@ -281,26 +287,39 @@ def _elements(run: _Run) -> int:
     return sum(math.prod(run.case.shape(t)) for t in run.operator.outputs) + sum(x.numel() for x in run.arguments)
 
 
-def _storing(run: _Run, draws: int, generator: torch.Generator) -> Sequence[Storing]:
-    """What sums of products do in each oracle: what they read, and what calls return, is stored; the sums are off."""
+def _storing(run: _Run, draws: int, generator: torch.Generator, *, again: bool) -> Sequence[Storing]:
+    """What sums of products do in each oracle: what they read, and what calls return, is stored; the sums are off, by
+    more in most where a candidate is held to them once more."""
     products = run.products
     if products is None:
         return ()
-    errors = [Errors(generator, truncating=n % 2 > 0, known=run.known) for n in range(draws)]
+    times = [_FAR if again and n // 2 % _AGAIN else 1.0 for n in range(draws)]
+    errors = [Errors(generator, n % 2 > 0, known=run.known, times=t) for n, t in enumerate(times)]
     # a kernel's own products may be torch's at some sizes: its schedule table says where
     called = replace(products, called=True)
     ways = [called, replace(called, whole=True)] if products.ours or products.multiplies else [called]
     return [products, *ways, *(replace(products, errors=drawn) for drawn in errors)]
 
 
+def _as_near(results: tuple[torch.Tensor, ...], refs: Sequence[torch.Tensor], how: Storing) -> tuple[torch.Tensor, ...]:
+    """The results of an oracle whose sums are off by more, as near as they count."""
+    if how.errors is None or how.errors.times == 1.0:
+        return results
+    times = how.errors.times
+    return tuple(
+        torch.where(r.isfinite() & x.isfinite(), r + (x - r) / times, x) if r.dtype.is_floating_point else x
+        for x, r in zip(results, refs, strict=True)
+    )
+
+
 def _other_way(
-    operator: Operator, cut: Sequence[torch.Tensor], storing: Sequence[Storing]
+    operator: Operator, cut: Sequence[torch.Tensor], storing: Sequence[Storing], refs: Sequence[torch.Tensor]
 ) -> Iterator[tuple[torch.Tensor, ...]]:
     """The oracles that go the operator's other way, with what lies in memory on it and what its sums are off by."""
     if operator.also is not None:
         for how in storing:
             if not how.called:
-                yield in_float64(partial(operator.also, how.rounded), cut, stored=how)
+                yield _as_near(in_float64(partial(operator.also, how.rounded), cut, stored=how), refs, how)
 
 
 def _gone(
@@ -445,15 +464,17 @@ def _settled(
     and a number: (x - mean) * inf is NaN or an infinity of either sign where x is the mean but for rounding. It is the
     documented formula that decides, which is what the oracle was replaced by where the candidate was in doubt. What
     sums of products are off by decides as well."""
-    stored = replace(run.products, errors=Errors(generator, known=run.known)) if run.products else None
+    stored = replace(run.products, errors=Errors(generator, known=run.known, times=_FAR)) if run.products else None
     # what torch stores may be infinite where a kernel's own sum is not
     called = replace(stored, ours=False) if stored and stored.ours else stored
-    undecided = torch.zeros_like(ref, dtype=torch.bool)
+    undecided, doubtful = torch.zeros_like(ref, dtype=torch.bool), misplaced(got, eager, ref)
     for n in range(_SETTLING):
         how = called if n % 2 else stored
         moved = in_float64(run.operator.pure, cut, Noise(generator), stored=how, spelled_out=True)[output]
         undecided |= misplaced(moved.to(got.dtype), ref.to(got.dtype), ref)
-    return torch.where(undecided & misplaced(got, eager, ref), got.to(ref.dtype), ref)
+        if bool(undecided[doubtful].all()):
+            break
+    return torch.where(undecided & doubtful, got.to(ref.dtype), ref)
 
 
 def _worst(run: _Run, tallies: Sequence[Tally], casts: frozenset[torch.dtype]) -> Worst | None:

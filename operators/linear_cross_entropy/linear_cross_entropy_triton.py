@@ -172,7 +172,7 @@ def linear_cross_entropy_row_losses_join_kernel(
     row_max_parts = tl.load(
         row_max_parts_ptr + (parts * M)[:, None] + rows[None, :],
         mask=is_part[:, None] & row_mask[None, :],
-        other=float("-inf"),
+        other=-3.4028234663852886e38,
     )
     denominator_parts = tl.load(
         denominator_parts_ptr + (parts * M)[:, None] + rows[None, :],

@@ -10,6 +10,8 @@ Arithmetic in float32, rounded once where a result is stored or the reference ca
 eager rounds every operation.
 """
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
@@ -257,6 +259,14 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
+@functools.cache
+def has_copy_engine(device: torch.device) -> bool:
+    """Whether the GPU copies tiles by descriptors, as sm_90 and newer do, and Triton's interpreter."""
+    if device.type == "cpu":
+        return True
+    return triton.runtime.driver.active.get_current_target().arch >= 90
+
+
 # The most rows that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (2, matmul_fp32_exact_kernel, {"BLOCK_K": 2048, "BLOCK_N": 2, "num_warps": 2}),
@@ -334,7 +344,8 @@ def matmul_fp32_exact(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
             f"elements, got {M}, {N}, {K}"
         )
     kernel, options = pick_schedule(M)
-    if kernel is matmul_fp32_exact_written_kernel and not K % 8 == 0:
+    fits = has_copy_engine(a.device) and K % 8 == 0
+    if not fits and kernel is matmul_fp32_exact_written_kernel:
         kernel = matmul_fp32_exact_tiles_kernel  # no boxes in memory
     with torch.cuda.device(a.get_device()):  # Triton launches on the current device
         if kernel is matmul_fp32_exact_kernel:

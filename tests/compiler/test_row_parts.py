@@ -11,6 +11,7 @@ from test_matmul import (
     LAYOUTS,
     TWO,
     check,
+    exact,
     inputs_of,
     kinds,
     launched,
@@ -93,3 +94,13 @@ def test_nan_and_infinity_are_where_torch_has_them() -> None:
         made = op(*tensors)
         assert torch.equal(made.isnan(), wanted.isnan()), schedule
         assert torch.equal(made.isinf(), wanted.isinf()), schedule
+
+
+@pytest.mark.parametrize("name", ["logsumexp", "log of the sum of exponentials", "sum"])
+def test_rows_of_no_columns(name: str) -> None:
+    """There is no part then, and minus infinity less itself is no number."""
+    found, sizes = FORMS[name], {"M": 5, "K": 24, "N": 0}
+    tensors = inputs_of(found, sizes, "float32")
+    [wanted] = exact(found, tensors)
+    for schedule, op in tables(one_kernel(found)):
+        assert torch.equal(op(*tensors).double(), wanted), schedule

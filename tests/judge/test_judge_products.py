@@ -9,6 +9,8 @@ import triton.language as tl
 
 from kernelgen import judge
 from kernelgen.judge import device as devices
+from kernelgen.judge import values
+from kernelgen.judge.contractions import Errors
 from kernelgen.judge.hidden import hidden_cases
 from kernelgen.judge.oracle import in_float64
 from kernelgen.judge.stored import Storing
@@ -165,3 +167,41 @@ def test_hidden_cases_have_edges_in_every_direction_and_sums_of_nothing():
     assert any(
         not judge.accuracy_case(operator("last block"), c, seeds=1, distributions=("normal",)).passed for c in found
     )
+
+
+def flips(x, w):
+    return torch.nn.functional.layer_norm(torch.sigmoid(x @ w), (w.shape[1],))
+
+
+def of_one_doubtful_sum(seed):
+    """A row whose sums are far above 0 but for one, of which what it is off by decides whether its sigmoid is 0 or 1."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(1, 32, generator=generator) * 2**14 + 2**12
+    w = torch.rand(32, 256, generator=generator) * 2**12 + 1
+    w[:, 0] *= torch.randn(32, generator=generator).sign()
+    w[-1, 0] = 0.0
+    apart = 60 + 120 * float(torch.rand(1, generator=generator))
+    w[-1, 0] = (-float(x.double()[0] @ w.double()[:, 0]) - apart) / x[0, -1]
+    return x, w
+
+
+def test_a_result_that_jumps_is_held_to_sums_that_are_off_by_more(monkeypatch):
+    """Eight oracles may all be on one side of a step, and an honest kernel on the other: found in 1 of 150."""
+    inputs = judge.Tensor("x", ("M", "K"), "T"), judge.Tensor("w", ("K", "N"), "T")
+    out = judge.Tensor("out", ("M", "N"), "T", rows=0)
+    op = judge.Operator("o", flips, flips, flips, inputs, (out,), multiplied="T")
+    case, given = judge.Case({"M": 1, "K": 32, "N": 256}, {"T": "float32"}), of_one_doubtful_sum(110)
+
+    def honest(number):
+        errors = Errors(torch.Generator().manual_seed(110_000 + number))
+        storing = Storing(torch.float32, errors, ours=True, multiplies=True)
+        return (in_float64(flips, given, stored=storing)[0].float(),)
+
+    got, eager = honest(1), honest(2)
+    assert float((got[0] - eager[0]).abs().max()) > 10
+    assert values.check(op, case, given, got, eager, 110, False).complaint == ""
+    wrong = (eager[0] * 20,)
+    assert values.check(op, case, given, wrong, eager, 110, False).complaint
+    monkeypatch.setattr(values, "_FAR", 1.0)
+    monkeypatch.setattr(values, "_AGAIN", 1)
+    assert values.check(op, case, given, got, eager, 110, False).complaint

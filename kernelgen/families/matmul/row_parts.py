@@ -6,8 +6,6 @@ itself is never in memory.
 
 from __future__ import annotations
 
-import math
-
 from kernelgen.families.bounds import scalar
 from kernelgen.families.matmul.lowering import ProductBody
 from kernelgen.families.matmul.writer import Writer, tiled_by_blocks
@@ -17,7 +15,7 @@ from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
 from kernelgen.tile import ir
-from kernelgen.tile.carries import OnlineSoftmax
+from kernelgen.tile.carries import LEAST, OnlineSoftmax
 from kernelgen.tile.walk import trimmed
 
 _JOINED = ("sum", "prod", "max", "min", *ARG_REDUCTIONS)
@@ -154,7 +152,7 @@ def joined(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str)
 
     for pair in pairs:
         softmax = _softmax(writer, pair)
-        found += softmax.of_parts(read(pair.maximum, -math.inf), read(pair.total, 0.0), _PARTS)
+        found += softmax.of_parts(read(pair.maximum, LEAST), read(pair.total, 0.0), _PARTS)
         builder.known |= {pair.maximum: softmax.row_max, pair.total: softmax.row_sum}
     for i in alone:
         is_arg = values[i].op in ARG_REDUCTIONS
