@@ -28,6 +28,8 @@ START_S = 120.0
 """How long the first workers may take: Ray starts a process, which imports what finds its device."""
 STARTS = 3
 """Actors in a row that may die before they say what they are."""
+ENDS_S = 10.0
+"""How long what passes on the messages of a killed actor may take to notice."""
 RESOURCES = {"cuda": "GPU", "npu": "NPU", "cpu": "CPU"}
 """What Ray calls what a worker of a device takes one of."""
 HOW_TO_GET_IT = "Ray is not installed: pip install 'kernelgen[ray]'"
@@ -92,6 +94,8 @@ class RayExecutor:
         """What an actor says of itself, once it does, and the actor."""
         self._actors: dict[str, Any] = {}
         self._on: dict[int, str] = {}
+        self._followers: dict[int, threading.Thread] = {}
+        """What passes on the messages of attempts that are under way."""
         self._refused = 0
         """Places that are taken and not used."""
         self._died = 0
@@ -124,7 +128,9 @@ class RayExecutor:
 
     def begin(self, assignment: Assignment, inputs: tuple[tuple[str, bytes], ...]) -> None:
         self._on[assignment.attempt] = assignment.worker.name
-        threading.Thread(target=self._follow, args=(assignment, inputs), daemon=True).start()
+        follower = threading.Thread(target=self._follow, args=(assignment, inputs), daemon=True)
+        self._followers[assignment.attempt] = follower
+        follower.start()
 
     def stop(self, attempt: int) -> None:
         self._want(attempt, STOP)
@@ -147,6 +153,8 @@ class RayExecutor:
             self._want(attempt, KILL)
         for actor in (*self._actors.values(), *self._starting.values()):
             self._ray.kill(actor)
+        for follower in tuple(self._followers.values()):
+            follower.join(ENDS_S)  # a call of Ray's after its shutdown would start a Ray of its own
         self._ray.shutdown()
 
     def _want(self, attempt: int, what: int) -> None:
@@ -173,6 +181,7 @@ class RayExecutor:
             self._messages.put(Failed(attempt, f"{type(error).__name__}: {_first_line(error)}"))
         finally:
             self._on.pop(attempt, None)
+            self._followers.pop(attempt, None)
 
     def _lose(self, name: str, why: str) -> None:
         with self._lock:
