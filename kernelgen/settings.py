@@ -52,9 +52,9 @@ class Settings:
     max_cost: float | None = None
     """Of a run, in the currency of the prices."""
     price_in: float | None = None
-    """Of a million tokens that the model reads."""
+    """Price per 1M tokens that the model reads."""
     price_out: float | None = None
-    """Of a million tokens that it writes."""
+    """Price per 1M tokens that it writes."""
 
 
 def resolve(

@@ -160,7 +160,7 @@ def test_the_kernelbench_file_is_the_module_with_the_kernel(scale: Path) -> None
     ran = subprocess.run([sys.executable, "-c", code], cwd=scale, text=True, capture_output=True, check=False)
     assert ran.returncode == 0, ran.stderr
     line = refused("export", "scale", "--format", "kernelbench", cwd=scale)
-    assert line.startswith("error: exported/scale.py is there already: choose another with --to")
+    assert line.startswith("error: exported/scale.py already exists: choose another with --to")
 
 
 def test_a_spec_without_a_module_has_no_kernelbench_form(tmp_path: Path) -> None:

@@ -548,7 +548,7 @@ def test_import_writes_a_spec_and_never_over_one(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(MODULE)
     (tmp_path / "scaled.yaml").write_text("mine")
     line = refused("import", "model.py", "--name", "scaled", cwd=tmp_path)
-    assert line.startswith("error: scaled.yaml is there already: choose another --name")
+    assert line.startswith("error: scaled.yaml already exists: choose another --name")
     assert (tmp_path / "scaled.yaml").read_text() == "mine"
 
 

@@ -20,7 +20,7 @@ def draft(
     words: Annotated[str, typer.Argument(metavar="WORDS", help="What the operator does, in a sentence.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where NAME.yaml goes.")] = Path("specs"),
     yes: Annotated[bool, typer.Option("--yes", help="Write it without asking.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Write over a spec that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing spec.")] = False,
     model: Model = None,
     base_url: BaseUrl = None,
     stream: Stream = None,
@@ -50,7 +50,7 @@ def draft(
         journal.close()
     path = out / f"{made.spec.name}.yaml"
     if path.exists() and not force:
-        raise UsageError(f"{path} is there already: write over it with --force")
+        raise UsageError(f"{path} already exists: overwrite it with --force")
     if not json:
         print(made.text)
     note(f"{asked.endpoint.describe()}, {cost}")

@@ -24,17 +24,15 @@ MOST = 1024
 """Workers of one machine."""
 
 Gpus = Annotated[
-    str | None, typer.Option("--gpus", metavar="all|0,2", help="On these GPUs or NPUs of this machine, side by side.")
+    str | None, typer.Option("--gpus", metavar="all|0,2", help="Work on several operators at once, one per GPU or NPU.")
 ]
 Workers = Annotated[
-    str | None, typer.Option("--workers", metavar="N", help="So many operators side by side, without a GPU.")
+    str | None, typer.Option("--workers", metavar="N", help="Work on this many operators at once, without a GPU.")
 ]
 Ray = Annotated[
     str | None, typer.Option("--ray", metavar="ADDRESS|local", help="On the GPUs, NPUs or cores of a Ray cluster.")
 ]
-EachDevice = Annotated[
-    bool, typer.Option("--each-device", help="A run on every kind of device, in a folder of its own.")
-]
+EachDevice = Annotated[bool, typer.Option("--each-device", help="One run per kind of device, each in its own folder.")]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with an interrupted run over operators, or say that there is none.")
 ]

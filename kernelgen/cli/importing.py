@@ -23,7 +23,7 @@ def import_(
     ] = False,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where NAME.yaml goes.")] = Path(),
     limit_s: Annotated[str, typer.Option("--limit-s", metavar="S", help="Seconds the file may run.")] = "60",
-    force: Annotated[bool, typer.Option("--force", help="Write over a spec that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing spec.")] = False,
     json: Json = False,
 ) -> None:
     """Make a spec of a Python file: a class Model with get_inputs() and get_init_inputs(), or a function with examples.
@@ -41,7 +41,7 @@ def import_(
     paths = [out / f"{made.name}.yaml" for made in specs]
     for path in paths:
         if path.exists() and not force:
-            raise UsageError(f"{path} is there already: choose another --name, or write over it with --force")
+            raise UsageError(f"{path} already exists: choose another --name, or overwrite it with --force")
     for path, made in zip(paths, specs, strict=True):
         write_atomic(path, made.text)
     for line in dict.fromkeys(line for made in specs for line in made.notes):  # blocks have some in common

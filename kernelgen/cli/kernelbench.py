@@ -31,7 +31,7 @@ def kernelbench(
     jobs: Annotated[
         str | None,
         typer.Option(
-            "--jobs", metavar="N", help="Problems prepared at once; a GPU has one at a time. By default one a GPU."
+            "--jobs", metavar="N", help="Problems prepared at once; a GPU has one at a time. By default one per GPU."
         ),
     ] = None,
     optimize: Annotated[

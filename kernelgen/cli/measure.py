@@ -70,9 +70,12 @@ def bench(
     only: Only = None,
     skip: Skip = None,
     self_test: Annotated[
-        bool, typer.Option("--self-test", help="Time a kernel against itself: how often does the interval hold 1.00?")
+        bool,
+        typer.Option("--self-test", help="Time a kernel against itself: how often does the interval contain 1.00?"),
     ] = False,
-    runs: Annotated[str | None, typer.Option("--runs", metavar="N", help="Of the self-test, at each duration.")] = None,
+    runs: Annotated[
+        str | None, typer.Option("--runs", metavar="N", help="Runs of the self-test at each duration.")
+    ] = None,
     gpus: fleet.Gpus = None,
     workers: fleet.Workers = None,
     ray: fleet.Ray = None,

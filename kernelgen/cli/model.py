@@ -21,11 +21,11 @@ Model = Annotated[str | None, typer.Option("--model", metavar="NAME", help="The 
 BaseUrl = Annotated[
     str | None, typer.Option("--base-url", metavar="URL", help="A server that speaks OpenAI's protocol.")
 ]
-Stream = Annotated[bool | None, typer.Option("--stream", help="Take the model's answers in pieces.")]
-MaxTokens = Annotated[str | None, typer.Option("--max-tokens", metavar="N", help="Ask no more after so many tokens.")]
-MaxCost = Annotated[str | None, typer.Option("--max-cost", metavar="X", help="Ask no more after so much money.")]
-PriceIn = Annotated[str | None, typer.Option("--price-in", metavar="X", help="Of a million tokens read.")]
-PriceOut = Annotated[str | None, typer.Option("--price-out", metavar="X", help="Of a million tokens written.")]
+Stream = Annotated[bool | None, typer.Option("--stream", help="Stream the model's answers.")]
+MaxTokens = Annotated[str | None, typer.Option("--max-tokens", metavar="N", help="Stop asking at this many tokens.")]
+MaxCost = Annotated[str | None, typer.Option("--max-cost", metavar="X", help="Stop asking at this cost.")]
+PriceIn = Annotated[str | None, typer.Option("--price-in", metavar="X", help="Price per 1M input tokens.")]
+PriceOut = Annotated[str | None, typer.Option("--price-out", metavar="X", help="Price per 1M output tokens.")]
 
 KEY, ADDRESS = "OPENAI_API_KEY", "OPENAI_BASE_URL"
 
@@ -47,7 +47,7 @@ def caps(settings: Settings) -> Caps:
     from kernelgen.llm import Caps, Prices
 
     if settings.max_cost is not None and (settings.price_in is None or settings.price_out is None):
-        raise UsageError("--max-cost needs --price-in and --price-out, each for a million tokens")
+        raise UsageError("--max-cost needs --price-in and --price-out, each per 1M tokens")
     prices = Prices(settings.price_in or 0.0, settings.price_out or 0.0)
     return Caps(settings.max_tokens, settings.max_cost, settings.max_minutes, prices)
 

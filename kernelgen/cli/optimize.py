@@ -61,24 +61,24 @@ INTERRUPTED = 130
 TARGET_MARKS = {"reached": "✓", "missed": "✗", "unknown": ""}
 
 Rounds = Annotated[
-    str | None, typer.Option("--rounds", metavar=f"1..{MAX_ROUNDS}", help="At most; by default what the spec says.")
+    str | None, typer.Option("--rounds", metavar=f"1..{MAX_ROUNDS}", help="Most rounds; by default the spec's.")
 ]
 Dtypes = Annotated[list[str] | None, typer.Option("--dtype", metavar="NAME", help="Only cases of this dtype.")]
 StopAtTarget = Annotated[
     bool | None, typer.Option("--stop-at-target", help="Stop as soon as the spec's target is reached.")
 ]
 MaxMinutes = Annotated[
-    str | None, typer.Option("--max-minutes", metavar="X", help="Begin no round after so many minutes.")
+    str | None, typer.Option("--max-minutes", metavar="X", help="Start no round after this many minutes.")
 ]
-Candidates = Annotated[str | None, typer.Option("--candidates", metavar="N", help="At most so many a round.")]
-Jobs = Annotated[str | None, typer.Option("--jobs", metavar="N", help="Compile processes; by default one a core.")]
+Candidates = Annotated[str | None, typer.Option("--candidates", metavar="N", help="Most candidates per round.")]
+Jobs = Annotated[str | None, typer.Option("--jobs", metavar="N", help="Compile processes; by default one per core.")]
 Strategies = Annotated[
     list[str] | None, typer.Option("--strategy", metavar="NAME", help="Only this strategy, such as llm.")
 ]
 Adopt = Annotated[
     Path | None, typer.Option("--adopt", metavar="FILE", help="Judge and time this edited kernel; keep it if faster.")
 ]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Do not go on with an interrupted run.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start anew instead of resuming an interrupted run.")]
 
 
 def optimize(
@@ -118,7 +118,7 @@ def optimize(
 
     A round diagnoses, searches the candidates of one strategy, verifies the best, and keeps or reverts it.
     An interrupted run is resumed. --dtype, --only, --skip and --strategy can be given more than once. Of several
-    operators, one that cannot be optimised does not keep the others from it. With --gpus, --workers or --ray they run
+    operators, one that cannot be optimised does not stop the others. With --gpus, --workers or --ray they run
     side by side, each on one worker at a time.
     The strategy llm asks a language model; its key is read from OPENAI_API_KEY alone.
     """

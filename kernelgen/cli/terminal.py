@@ -57,7 +57,7 @@ NamesOrSpecs = Annotated[
     typer.Argument(metavar="NAME|SPEC...", help="Operators, globs, or specs.", autocompletion=complete_spec),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
-Force = Annotated[bool, typer.Option("--force", help="Write over files that were changed by hand.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite files that were changed by hand.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done and write nothing.")]
 DeviceName = Annotated[
     str | None, typer.Option("--device", metavar="cuda|npu|cpu", help="Where to run; by default the best device here.")
@@ -66,11 +66,14 @@ Arch = Annotated[
     str | None, typer.Option("--arch", "--target", metavar="sm_90|ascend910b3", help="What to compile and predict for.")
 ]
 Lang = Annotated[
-    str | None, typer.Option("--lang", metavar="en|zh", help="Of definition.md and the log; by default as they are.")
+    str | None,
+    typer.Option("--lang", metavar="en|zh", help="Language of definition.md and the log; by default theirs."),
 ]
 Target = Annotated[str | None, typer.Option("--target", metavar="ascend910b3", help="Make the kernels for this chip.")]
-Only = Annotated[list[str] | None, typer.Option("--only", metavar="TEXT", help="Only cases with this in their label.")]
-Skip = Annotated[list[str] | None, typer.Option("--skip", metavar="TEXT", help="No cases with this in their label.")]
+Only = Annotated[list[str] | None, typer.Option("--only", metavar="TEXT", help="Only cases whose label contains this.")]
+Skip = Annotated[
+    list[str] | None, typer.Option("--skip", metavar="TEXT", help="Leave out cases whose label contains this.")
+]
 
 
 def spoken(settings: Settings) -> Language | None:

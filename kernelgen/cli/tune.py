@@ -44,7 +44,7 @@ Replay = Annotated[
     list[Path] | None,
     typer.Option("--replay", metavar="FILE|FOLDER", help="Judge the search on recorded spaces; needs no device."),
 ]
-Seeds = Annotated[str | None, typer.Option("--seeds", metavar="N", help="Runs of a replay on every space.")]
+Seeds = Annotated[str | None, typer.Option("--seeds", metavar="N", help="Replayed runs per space.")]
 Configs = Annotated[
     str | None,
     typer.Option(

@@ -46,7 +46,7 @@ def compare(
     arch: Arch = None,
     json: Json = False,
 ) -> int:
-    """Set two kernels against each other: are both right, and which is faster?
+    """Compare two kernels: are both right, and which is faster?
 
     Two versions, files or operators with the same inputs and outputs. On a GPU they are timed in pairs in one process;
     elsewhere their times are predicted. Exit 1 where one of them is wrong.
@@ -221,7 +221,7 @@ def restore(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Bring a version of a kernel back that a run had kept, byte for byte.
+    """Restore a version of a kernel that a run kept, byte for byte.
 
     The versions are those of the operator's log, kept in logs/NAME.
     """

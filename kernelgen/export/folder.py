@@ -69,7 +69,7 @@ def check_free(to: Path, force: bool) -> None:
     if to.is_dir() and any(to.iterdir()):
         raise UsageError(f"{to} is not empty: choose another folder with --to, or write over it with --force")
     if to.is_file():
-        raise UsageError(f"{to} is there already: choose another with --to, or write over it with --force")
+        raise UsageError(f"{to} already exists: choose another with --to, or overwrite it with --force")
 
 
 def write(texts: dict[Path, str]) -> list[Path]:

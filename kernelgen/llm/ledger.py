@@ -13,7 +13,7 @@ CHARACTERS_A_TOKEN = 3
 
 @dataclass(frozen=True)
 class Prices:
-    """Money for a million tokens, in whatever currency the user thinks in."""
+    """Price per 1M tokens, in whatever currency the user thinks in."""
 
     read: float = 0.0
     written: float = 0.0
