@@ -228,9 +228,9 @@ class _Cut:
 
     def _scratch(self, i: int, name: str) -> TensorSpec:
         """A value in memory as it was computed; of a product, and of sums with it, as torch has it."""
-        node = self.graph.nodes[i]
-        if node.op in ("round", CALL):
-            dtype = str(node.attrs[0])
+        node, seen = self.graph.nodes[i], self.graph.nodes[self.base(i)]
+        if seen.op in ("round", CALL):
+            dtype = str(seen.attrs[0])
         else:
             dtype = self._product_dtype(i) or ("float32" if node.dtype == "float" else node.dtype)
         return TensorSpec(name, tuple(_entry(dim) for dim in node.shape), dtype)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 from kernelgen.errors import UnsupportedError
-from kernelgen.frontend.graph import DOT, REDUCTIONS, SCANS, SCATTERS, VIEWS, Graph, Node, Ref
+from kernelgen.frontend.graph import DOT, INDEXED, REDUCTIONS, SCANS, SCATTERS, VIEWS, Graph, Node, Ref
 
 _ANCHORS = (*REDUCTIONS, *SCANS, *SCATTERS, DOT)
 _MOST_TRIED = 2000
@@ -131,9 +131,8 @@ class _Search:
             return None
 
     def _cut(self, group: Group, stored: frozenset[int]) -> _Found | None:
-        return self._cheapest(_cuts(self.graph, group, stored), stored) or self._cheapest(
-            _late_cuts(self.graph, group, stored), stored
-        )
+        ways = (cuts(self.graph, group, stored) for cuts in (_cuts, _late_cuts, _by_itself))
+        return next(filter(None, (self._cheapest(way, stored) for way in ways)), None)
 
     def _cheapest(self, cuts: Iterator[tuple[Group, Group]], stored: frozenset[int]) -> _Found | None:
         found: _Found | None = None
@@ -152,18 +151,13 @@ def _cuts(graph: Graph, group: Group, stored: frozenset[int]) -> Iterator[tuple[
     needed = needed_for(graph, group.nodes, stored)
     anchors = _pending(graph, group, stored)
     given: set[tuple[Group, Group]] = set()
-    for behind in (False, True):
-        for k in range(len(anchors), -1, -1):
-            late = _following(graph, needed, anchors[k:])
-            if behind or not late:  # what follows from the first anchors alone may be left for later as well
-                if late.issuperset(group.nodes):
-                    continue
-                late |= _following(graph, needed, _after(graph, needed, anchors[:k]))
-            for left in dict.fromkeys(_left(graph, needed, late, stored, anchors[:k])):
-                first, then = _divided(group, {*group.nodes} - late, left)
-                if (left or first.outputs) and then.nodes and (first, then) not in given:
-                    given.add((first, then))
-                    yield first, then
+    for k in range(len(anchors), -1, -1):
+        late = _following(graph, needed, anchors[k:] or _after(graph, needed, anchors))
+        for left in dict.fromkeys(_left(graph, needed, late, stored, anchors[:k])):
+            first, then = _divided(group, {*group.nodes} - late, left)
+            if (left or first.outputs) and then.nodes and (first, then) not in given:
+                given.add((first, then))
+                yield first, then
     read = {j for i in anchors for j in (*_lying(graph, i), *_factors(graph, i))} - stored
     computed = [j for j in sorted(read) if not set(needed_for(graph, (j,), stored)) & set(anchors)]
     for shape in dict.fromkeys(graph.nodes[j].shape for j in computed):
@@ -181,13 +175,27 @@ def _late_cuts(graph: Graph, group: Group, stored: frozenset[int]) -> Iterator[t
     """The ways in which the first part has anchors alone, and the second what is computed from them element by element
     too, as the rows that a place names beside the loss of these."""
     needed = needed_for(graph, group.nodes, stored)
-    anchors = [i for i in needed if graph.nodes[i].op in _ANCHORS and i not in stored]
+    anchors = _pending(graph, group, stored)
     for k in range(len(anchors) - 1, 0, -1):
         late = _following(graph, needed, [*anchors[k:], *_after(graph, needed, anchors[:k])])
         for left in dict.fromkeys(_left(graph, needed, late, stored, anchors[:k])):
             first, then = _divided(group, {*group.nodes} - late, left)
             if (left or first.outputs) and then.nodes and set(left) - set(group.left):
                 yield first, then
+
+
+def _by_itself(graph: Graph, group: Group, stored: frozenset[int]) -> Iterator[tuple[Group, Group]]:
+    """Where nothing else helps: what the first reductions read, or a view that a convolution reads, is computed by a
+    kernel of its own."""
+    anchors = _pending(graph, group, stored)
+    reduced = {_base(graph, j) for i in anchors if graph.nodes[i].op in REDUCTIONS for j in operands(graph.nodes[i])}
+    windows = [j for i in anchors if graph.nodes[i].convolution for j in operands(graph.nodes[i])]
+    viewed = {k for j in windows if graph.nodes[j].convolution for k in operands(graph.nodes[j])}
+    for j in sorted((reduced | viewed) - stored):
+        needed = needed_for(graph, (j,), stored)
+        is_moved = j in viewed or any(graph.nodes[i].op in INDEXED for i in needed)
+        if is_moved and graph.nodes[j].op != "input" and not set(needed) & set(anchors):
+            yield Group((), (j,)), group
 
 
 def _after(graph: Graph, needed: list[int], anchors: list[int]) -> list[int]:
@@ -323,13 +331,14 @@ def _shown(graph: Graph, i: int) -> int:
 
 
 def _is_of_product(graph: Graph, i: int) -> bool:
-    """Whether a value is one of matrices' products, or computed from one element by element."""
+    """Whether a value is one of matrices' products or of a convolution by groups, or computed from one element by
+    element."""
     found: set[int] = set()
     todo = [i]
     while todo:
         j = todo.pop()
         node = graph.nodes[j]
-        if node.op == DOT and node.convolution is None:
+        if node.op == DOT and (node.convolution is None or node.convolution.groups > 1):
             return True
         if j not in found and node.op not in _ANCHORS:
             found.add(j)

@@ -22,7 +22,7 @@ _SUMS = 4096
 
 def by_library(spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, name: str) -> tuple[ir.Step, ...]:
     """Torch's convolution, then what follows it."""
-    writer = ConvolutionWriter(spec, body)
+    writer = ConvolutionWriter(spec, body, folded=True)  # no tile of what is summed
     function = body.call.partition("(")[0]
     hosts = [f"{writer.reads[i].tensor}.detach()" for i in (writer.given, writer.weight)]
     if schedule["channels_last"]:
@@ -91,7 +91,7 @@ def _after(
     spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, name: str, result: str, convolved: int
 ) -> ir.Kernel:
     """What follows the call, which computed the value `convolved`, by the strides of its result and of the outputs."""
-    writer = ConvolutionWriter(spec, body, turns=False)
+    writer = ConvolutionWriter(spec, body, folded=True, turns=False)
     m, n = writer.m, writer.tiled.n
     channel = writer.channel()
     places = [(writer.index(p), p) for p in body.pixels]
