@@ -250,3 +250,18 @@ def test_the_class_that_no_other_uses_is_the_module(tmp_path: Path) -> None:
     )
     file.write_text(text.replace("Model", "Net"))
     assert "class Net" in process.imported(file, None, None).text
+
+
+def test_a_state_that_is_given_before_it_is_read_is_no_state(tmp_path: Path) -> None:
+    body = "self.state.copy_(start); self.state = torch.tanh(x + self.state); return self.state * 2"
+    text = file(body, "self.state = torch.zeros(6, 8)", "6, 8), torch.rand(6, 8")
+    (tmp_path / "model.py").write_text(text.replace("x):\n        self.state", "x, start):\n        self.state"))
+    made = process.imported(tmp_path / "model.py", "op", None)
+    assert [t.name for t in parse_spec(made.text).inputs] == ["x", "start"]
+    assert "self.state is given a new value in forward, which the operator does not do" in made.notes
+
+
+def test_sizes_are_multiples_of_what_halves_and_doubles_them(tmp_path: Path) -> None:
+    body = "half = F.max_pool1d(x, 2); return half + F.interpolate(F.max_pool1d(half, 2), scale_factor=2)"
+    spec = of(file(body, inputs="3, 5, 16"), tmp_path)
+    assert spec.inputs[0].shape == ("B", "M", "4 * N")

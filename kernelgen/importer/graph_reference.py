@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -57,6 +58,7 @@ class _Writer:
         self.written: set[Any] = set()
         """Operations in place that must stay so."""
         self.drawn: list[Any] = []
+        self.changed: list[str] = []
         self.names: dict[Any, str] = {}
         self.last: dict[Any, int] = {}
         """The last statement that reads a name."""
@@ -74,7 +76,9 @@ class _Writer:
         module = self.loaded.module
         fixed = () if module is None else (("self.training", str(module.training)),)
         traced = replace(self.traced, drawn=tuple(node for node in self.drawn if node in self.names))
-        return Rewritten(text, tuple(self.inputs), self._scalars(), fixed, self._made_with(), traced)
+        return Rewritten(
+            text, tuple(self.inputs), self._scalars(), fixed, self._made_with(), traced, tuple(self.changed)
+        )
 
     # what is left of the graph
 
@@ -112,10 +116,25 @@ class _Writer:
                 raise self._mistake(
                     node, f"{name} draws by torch's own state: make what is drawn an argument, or use a mask and a seed"
                 )  # fmt: skip
+            elif self._is_new_state(node, position):
+                self.same[node] = self.same[self.root[node]] = node.args[1]
+                self.changed.append(_attribute(self.loaded, self.traced.state[self.root[node]].path))
             elif _writes(node):
                 self._check_state(node)
                 if not self._alone(node, position):
                     self.written.add(node)
+
+    def _is_new_state(self, node: Any, position: dict[Any, int]) -> bool:
+        """Whether a parameter or a buffer is given a new value as a whole, before anything reads it."""
+        root = self.root[node]
+        if plain_name(node) != "copy" or not _writes(node) or node.args[0] is not root or root not in self.traced.state:
+            return False
+        old, new = (given.meta["val"] for given in node.args[:2])
+        reads = (u for one in self.family[root] if one is not node for u in one.users if u is not node)
+        return (
+            (old.shape, old.dtype) == (new.shape, new.dtype) and root not in self.same
+            and all(position.get(u, math.inf) > position[node] for u in reads)
+        )  # fmt: skip
 
     def _check_state(self, node: Any) -> None:
         """Refuse what changes a parameter or a buffer: only a norm in training may count its batches."""

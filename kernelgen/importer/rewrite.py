@@ -73,6 +73,8 @@ class Rewritten:
     """The arguments of the constructor that the reference was traced with, where it was: the name, the value."""
     traced: Traced | None = None
     """The trace that it was written from, where it was."""
+    changed: tuple[str, ...] = ()
+    """What forward gives a new value before it reads it, which the reference does not."""
 
 
 def rewrite(loaded: Loaded, operator: str) -> Rewritten:

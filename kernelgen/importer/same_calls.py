@@ -8,7 +8,7 @@ from typing import Any
 
 from kernelgen.importer.load import Loaded, said
 from kernelgen.importer.rewrite import Input
-from kernelgen.importer.traced import as_traced, with_state
+from kernelgen.importer.traced import as_traced, state_of, with_state
 
 _SAME = ("alias", "detach", "lift_fresh", "lift_fresh_copy")
 _BY_SHAPE = ("view", "_unsafe_view", "_reshape_alias", "expand")
@@ -49,13 +49,13 @@ def _path(loaded: Loaded, value: Any) -> str:
 
 
 def whole_state(loaded: Loaded, state: dict[str, Any]) -> dict[str, Any]:
-    """All parameters and buffers without memory, those among them that the reference reads."""
+    """All that a module keeps without memory, those among it that the reference reads."""
     import torch
 
-    if loaded.module is None:
-        return {}
-    named = [*loaded.module.named_parameters(), *loaded.module.named_buffers()]
-    rest = {path: torch.empty(v.shape, dtype=v.dtype, device="meta") for path, v in named if path not in state}
+    rest = {
+        kept.path: torch.empty(kept.value.shape, dtype=kept.value.dtype, device="meta")
+        for kept in state_of(loaded) if kept.path not in state
+    }  # fmt: skip
     return {**rest, **state}
 
 
@@ -111,6 +111,9 @@ class _Calls:
         first: Any = given[0] if given else None
         if name in _SAME or (name in (*_BY_SHAPE, "slice") and shape == tuple(first.shape)):
             self.values[id(found)] = found, self.key(first)
+            return
+        if name == "copy" and first._base is None and (given[1].shape, given[1].dtype) == (first.shape, first.dtype):
+            self.values[id(first)] = first, self.key(given[1])
             return
         if name in _BY_SHAPE:
             key: Any = "view" if "expand" not in name else "expand", self.key(first), shape

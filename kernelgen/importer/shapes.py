@@ -237,11 +237,30 @@ def _factors(shapes: Sizes, declared: Sequence[tuple[Size, ...]]) -> dict[str, i
                 environment = size.node.shape_env
     found = {name: int(times[1]) for symbol, name in names.items() if (times := _MULTIPLE.fullmatch(symbol))}
     for guard in environment.guards if environment is not None else ():
-        match = re.fullmatch(r"Eq\(Mod\((\w+), (\d+)\), 0\)", str(environment.replace(guard.expr)))
-        if match and match[1] in names:
-            name = names[match[1]]
-            found[name] = math.lcm(found.get(name, 1), int(match[2]))
-    return found
+        condition = environment.replace(guard.expr)
+        symbols = [str(symbol) for symbol in condition.free_symbols]
+        if len(symbols) == 1 and symbols[0] in names:
+            name = names[symbols[0]]
+            found[name] = math.lcm(found.get(name, 1), _factor_of(condition))
+    return {name: factor for name, factor in found.items() if factor > 1}
+
+
+_MOST = 64
+"""Factors of sizes are no greater."""
+
+
+def _factor_of(condition: Any) -> int:
+    """Of what a size must be a multiple for an equation of one size to hold, as H % 8 == 0 or 2 * (H // 16) == H // 8
+    do; 1 where that is not what it says."""
+    import sympy
+
+    if not isinstance(condition, sympy.Eq):
+        return 1
+    [symbol] = condition.free_symbols
+    sizes = range(1, 4 * _MOST + 1)
+    holds = {size for size in sizes if condition.subs(symbol, size) == sympy.true}
+    factors = (n for n in range(2, _MOST + 1) if all(size in holds for size in sizes if size % n == 0))
+    return 1 if len(holds) == len(sizes) else next(factors, 1)
 
 
 def _least(

@@ -55,7 +55,7 @@ class Traced:
 
 def trace(loaded: Loaded) -> Traced:
     """Trace what was loaded. SpecError with the place in the file where it cannot be."""
-    state = _state(loaded)
+    state = state_of(loaded)
     error: SpecError | None = None
     wide = (_all_free,) if len(state) <= FREE_WIDTHS else ()
     for free in (*wide, _data_free, _first_free, _none_free):
@@ -99,7 +99,7 @@ def _of_any_dtype(loaded: Loaded, state: Sequence[State], free: Any, found: Trac
     return replace(other, followed=tuple(followed))
 
 
-def _state(loaded: Loaded) -> list[State]:
+def state_of(loaded: Loaded) -> list[State]:
     """Parameters and buffers, and tensors that modules have beside them, each once."""
     import torch
 

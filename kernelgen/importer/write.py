@@ -180,7 +180,9 @@ def _from_trace(loaded: Loaded, name: str, refusal: SpecError) -> tuple[Rewritte
     except SpecError as error:
         of_text = isinstance(error.__cause__, NameError | AttributeError | TypeError | RecursionError)
         raise (refusal if of_text and error.mistakes[0].line == first.line else error) from None
-    return written, [f"the reference was written from a trace, since at {first.path}:{first.line}: {first.message}"]
+    changed = [f"{own} is given a new value in forward, which the operator does not do" for own in written.changed]
+    why = f"the reference was written from a trace, since at {first.path}:{first.line}: {first.message}"
+    return written, [why, *changed]
 
 
 def _text_that_is_taken(
