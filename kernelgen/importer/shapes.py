@@ -252,7 +252,7 @@ _MOST = 64
 def _factor_of(condition: Any) -> int:
     """Of what a size must be a multiple for an equation of one size to hold, as H % 8 == 0 or 2 * (H // 16) == H // 8
     do; 1 where that is not what it says."""
-    import sympy
+    import sympy  # type: ignore[import-untyped]
 
     if not isinstance(condition, sympy.Eq):
         return 1
@@ -268,7 +268,7 @@ def _least(
 ) -> tuple[str, ...]:
     """Conditions of the trace that sizes are large enough, as constraints: a window that fits, say. What shapes
     that are accepted do not meet is asked, and not needed."""
-    import sympy  # type: ignore[import-untyped]
+    import sympy
 
     places: dict[str, str] = {}
     taken: dict[str, int] = {}
