@@ -161,3 +161,27 @@ return y + F.conv2d(y, w2, padding=1)"""
 def test_what_follows_from_sums_is_computed_behind_them_where_it_is_left_for_two() -> None:
     plan = plan_of(sample(POOLED, {"x": "B C 9 9", "w1": "K C 3 3", "w2": "K K 3 3"}, {"out": "B K 5 5"}).spec())
     assert [k.family for k in plan.kernels] == ["convolution", "reduction", "pointwise", "convolution"]
+
+
+SHUFFLED = """\
+b, c, h, w = x.shape
+y = F.batch_norm(F.conv2d(x, w1, padding=1, groups=12), None, None, training=True)
+y = y.view(b, 3, 4, h, w).transpose(1, 2).reshape(b, 12, h, w)
+return F.conv2d(y, w2, groups=3)"""
+
+
+def test_windows_before_sums_and_shuffled_channels_are_written_by_kernels_of_their_own() -> None:
+    inputs = {"x": "B 12 H W", "w1": "12 1 3 3", "w2": "24 4 1 1"}
+    plan = plan_of(sample(SHUFFLED, inputs, {"out": "B 24 H W"}).spec())
+    assert not plan.calls
+    written = [(k.family, k.spec.outputs[-1].shape) for k in plan.kernels]
+    assert ("pointwise", ("B", 12, "H", "W")) in written  # in the order in which the second convolution reads them
+    assert written[-1] == ("convolution", ("B", 24, "H", "W"))
+    assert sum(family == "reduction" for family, _ in written) == 1
+
+
+def test_a_convolution_of_one_channel_that_torch_computes_leaves_what_follows_a_kernel() -> None:
+    lines = "return F.conv2d(F.conv2d(x, w1, padding=2).relu(), w2, padding=2)"
+    inputs = {"x": "B 1 H W", "w1": "6 1 5 5", "w2": "8 6 5 5"}
+    spec = sample(lines, inputs, {"out": "B 8 H W"}).spec()
+    assert "torch.nn.functional.conv2d(x" in render.triton_source(plan_of(spec))
