@@ -59,11 +59,25 @@ class Storing:
     every other, where a mask adds minus infinity (masks.py)."""
     known: Known = field(default_factory=Known)
     """Sums of one case."""
+    anyhow: torch.Generator | None = None
+    """Draws what rounding takes instead: a kernel stores what differs from the oracle's by what was rounded before, so
+    that where few results follow from it, one rounding says little about another."""
 
     def rounded(self, x: torch.Tensor) -> torch.Tensor:
         """A float64 as memory holds it."""
+        if self.anyhow is not None and x.dtype == torch.float64:
+            return _rounded_anyhow(x, self.dtype, self.anyhow)
         with torch._C.DisableTorchFunction():  # the rounding is meant, which the oracle's modes undo
             return x.to(self.dtype).double() if x.dtype == torch.float64 else x
+
+
+def _rounded_anyhow(x: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """Off by as much as rounding may be, half an ulp at most, at random; what is infinite in the dtype is so."""
+    info = torch.finfo(dtype)
+    drawn = torch.rand(x.shape, generator=generator, dtype=torch.float64, device=generator.device).to(x.device)
+    ulp = torch.exp2(torch.frexp(x).exponent.double() - 1).clamp(min=info.tiny) * info.eps
+    off = torch.where(x == 0, 0.0, (drawn - 0.5) * ulp)
+    return torch.where(x.isfinite() & (x.abs() <= info.max), x + off, x.clamp(-torch.inf, torch.inf))
 
 
 class Stored(EagerMode):

@@ -288,8 +288,9 @@ def _elements(run: _Run) -> int:
 
 
 def _storing(run: _Run, draws: int, generator: torch.Generator, *, again: bool) -> Sequence[Storing]:
-    """What sums of products do in each oracle: what they read, and what calls return, is stored; the sums are off, by
-    more in most where a candidate is held to them once more."""
+    """What sums of products do in each oracle: what they read, and what calls return, is stored; the sums are off. Where
+    a candidate is held to them once more, the sums are off by more in most, and in others what is stored is off by any
+    rounding, and not by that of the oracle's own values."""
     products = run.products
     if products is None:
         return ()
@@ -298,7 +299,9 @@ def _storing(run: _Run, draws: int, generator: torch.Generator, *, again: bool) 
     # a kernel's own products may be torch's at some sizes: its schedule table says where
     called = replace(products, called=True)
     ways = [called, replace(called, whole=True)] if products.ours or products.multiplies else [called]
-    return [products, *ways, *(replace(products, errors=drawn) for drawn in errors)]
+    stored = [replace(products, errors=drawn) for drawn in errors]
+    anyhow = [replace(s, anyhow=generator) for s in stored * again if s.errors and s.errors.times == 1.0]
+    return [products, *ways, *stored, *anyhow]
 
 
 def _as_near(results: tuple[torch.Tensor, ...], refs: Sequence[torch.Tensor], how: Storing) -> tuple[torch.Tensor, ...]:

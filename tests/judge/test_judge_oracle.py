@@ -513,3 +513,45 @@ def test_floats_made_of_integers_are_disturbed_too() -> None:
 
     assert passes(otherwise, "large")
     assert not passes(lambda times: embedded(times) * 1.001, "normal")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_what_any_rounding_may_take_is_half_an_ulp_at_most(dtype: torch.dtype) -> None:
+    exact = torch.cat(
+        [torch.randn(4000, dtype=torch.float64) * 100, torch.tensor([0.0, math.inf, -math.inf, math.nan])]
+    )
+    off = Storing(dtype, anyhow=torch.Generator().manual_seed(1)).rounded(exact)
+    ulp = torch.exp2(exact[:4000].abs().log2().floor()) * torch.finfo(dtype).eps
+    share = (off - exact)[:4000] / ulp
+    assert share.abs().max() <= 0.5
+    assert share.std() == pytest.approx(12**-0.5, rel=0.05)
+    assert not torch.equal(off[:4000], exact[:4000].to(dtype).double())
+    assert torch.equal(
+        off[4000:].nan_to_num(7.0), torch.tensor([0.0, math.inf, -math.inf, math.nan]).double().nan_to_num(7.0)
+    )
+
+
+def test_only_near_its_bound_is_a_candidate_held_to_any_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    kept = Storing.rounded
+
+    def rounded(self: Storing, x: torch.Tensor) -> torch.Tensor:
+        seen.append(self.anyhow is not None)
+        return kept(self, x)
+
+    monkeypatch.setattr(Storing, "rounded", rounded)
+    x, w = judge.Tensor("x", ("A", 8), "bfloat16"), judge.Tensor("w", (8, 4), "bfloat16")
+    out = judge.Tensor("out", ("A", 4), "bfloat16")
+
+    def passes(factor: float) -> bool:
+        def kernel(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            return ((x.float() @ w.float()) * factor).to(x.dtype)
+
+        operator = judge.Operator("op", kernel, torch.matmul, torch.matmul, (x, w), (out,), stored="bfloat16")
+        case = judge.Case({"A": 6}, {})
+        return judge.accuracy_case(operator, case, seed=1, seeds=1, distributions=("normal",), mutants=False).passed
+
+    assert passes(1.0)
+    assert not any(seen)
+    assert not passes(1.02)
+    assert any(seen)
