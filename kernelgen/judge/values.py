@@ -288,9 +288,9 @@ def _elements(run: _Run) -> int:
 
 
 def _storing(run: _Run, draws: int, generator: torch.Generator, *, again: bool) -> Sequence[Storing]:
-    """What sums of products do in each oracle: what they read, and what calls return, is stored; the sums are off. Where
-    a candidate is held to them once more, the sums are off by more in most, and in others what is stored is off by any
-    rounding, and not by that of the oracle's own values."""
+    """What sums of products do in each oracle: what they read, and what calls return, is stored; the sums are off.
+    Where a candidate is held to them once more, the sums are off by more in most, and in others what is stored is off
+    by any rounding, and not by that of the oracle's own values."""
     products = run.products
     if products is None:
         return ()
