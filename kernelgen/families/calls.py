@@ -263,7 +263,7 @@ class _Cut:
         read = sorted((stored[i] for i in needed if i in stored), key=lambda t: t in self.given)
         inputs = (*read, *self._likes(read, graph))
         given = {t.name for t in (*self.spec.inputs, *self.spec.outputs)}
-        last = {t.name for i, t in tensors if t.name not in given and self._is_of_windows(i)}
+        last = {t.name for i, t in tensors if t.name not in given and self._is_for_windows(i)}
         contiguous = {t.name for t in read if t not in self.given} - self.loose
         contiguous |= {t.name for _, t in tensors} - last - given  # as other kernels read them
         last |= {t.name for t in read} & self.loose - given
@@ -271,7 +271,10 @@ class _Cut:
         laid_as = source.name if source and source not in read else ""
         if laid_as and source and all(t.name != laid_as for t in inputs):
             inputs = (*inputs, replace(source, role="like"))
-        made = TensorFacts(frozenset(contiguous), frozenset(last), laid_as)
+        turned = ""
+        if len(tensors) == 1 and tensors[0][1].name in last and graph.kind == "map" and source:
+            graph, tensors, turned = *_turned(graph, tensors), tensors[0][1].name
+        made = TensorFacts(frozenset(contiguous), frozenset(last), laid_as, turned)
         spec = replace(
             self.spec, name=f"{self.spec.name}_{joined([t.name for _, t in tensors])}", inputs=inputs,
             outputs=tuple(t for _, t in tensors), facts=made, type=None,
@@ -279,11 +282,18 @@ class _Cut:
         )  # fmt: skip
         return self.lower(spec, graph)
 
-    def _is_of_windows(self, i: int) -> bool:
-        """Whether nothing but convolutions read a value, images or volumes, whose channels they want side by side."""
-        users = [self.graph.nodes[j] for j in self.graph.readers[i]]
-        windows = (n.op == "index" and n.convolution is not None and n.args[0] == Ref(i) for n in users)
-        return bool(users) and all(windows) and len(self.graph.nodes[i].shape) in (4, 5)
+    def _is_for_windows(self, i: int) -> bool:
+        """Whether nothing but convolutions read a value, images or volumes, whose channels they want side by side, or
+        what is computed of it for these pixel by pixel, or window by window."""
+        node, users = self.graph.nodes[i], [(j, self.graph.nodes[j]) for j in self.graph.readers[i]]
+
+        def is_for(j: int, user: Node) -> bool:
+            if user.convolution is not None:
+                return user.op == "index" and user.args[0] == Ref(i)
+            is_each = user.op == "index" or OPERATIONS[user.op].kind in ("map", "cast")
+            return is_each and len(user.shape) == len(node.shape) and self._is_for_windows(j)
+
+        return bool(users) and len(node.shape) in (4, 5) and all(is_for(j, user) for j, user in users)
 
     def _first_of_chain(self, needed: list[int], stored: dict[int, TensorSpec]) -> TensorSpec | None:
         """What the convolution among some nodes reads, or the first of those does that lie before it."""
@@ -298,7 +308,8 @@ class _Cut:
         """Note which outputs of a step may lie with their channels last: as what it convolves does, or because what
         reads them wants that."""
         loose = [t.name for t in made.spec.outputs if t.name not in made.spec.facts.contiguous]
-        if made.family == CONVOLUTION and source:
+        loose = [made.spec.facts.turned] if made.spec.facts.turned else loose
+        if (made.family == CONVOLUTION or made.spec.facts.turned) and source:
             self.loose |= set(loose)
             self.convolved |= dict.fromkeys(loose, source)
 
@@ -322,6 +333,17 @@ class _Cut:
         if not read and not found:  # what follows from numbers alone lies on the device of the inputs
             found.append(replace(self.spec.inputs[0], role="like"))
         return tuple(found)
+
+
+def _turned(graph: Graph, tensors: list[tuple[int, TensorSpec]]) -> tuple[Graph, list[tuple[int, TensorSpec]]]:
+    """A graph with one output, whose channels become its last dimension."""
+    ((i, tensor),), (output,) = tensors, graph.outputs
+    node = graph.nodes[output.node]
+    order = (0, *range(2, len(node.shape)), 1)
+    shape = tuple(node.shape[d] for d in order)
+    last = Node("permute", (Ref(output.node),), shape, node.dtype, None, node.statement, order)
+    made = Graph((*graph.nodes, last), (replace(output, node=len(graph.nodes)),), graph.statements)
+    return made, [(i, replace(tensor, shape=tuple(tensor.shape[d] for d in order)))]
 
 
 def _noun(graph: Graph, i: int) -> str:

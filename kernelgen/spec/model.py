@@ -156,6 +156,8 @@ class TensorFacts:
     """Those that lie with their channels side by side, as the convolution after them reads them."""
     laid_as: str = ""
     """The input that a convolution's result lies in memory as, where that is not what it convolves."""
+    turned: str = ""
+    """The output whose channels are its last dimension, and the second for all who read it."""
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,8 @@ def _group(plan: KernelPlan, function: str, table: str) -> Group:
 
 def _launch(group: Group) -> str:
     made, read = ([t.name for t in tensors] for tensors in (group.spec.outputs, group.spec.inputs))
-    return f"{', '.join(made)} = {group.function}({', '.join(read)})"
+    turned = ".movedim(-1, 1)" if group.spec.facts.turned else ""
+    return f"{', '.join(made)} = {group.function}({', '.join(read)}){turned}"
 
 
 def _call(plan: StepsPlan, call: TorchCall) -> Line:

@@ -164,6 +164,10 @@ CHAINS = {
         "y = torch.relu(F.conv2d(x, w, padding=1))\nreturn torch.relu(F.conv2d(y, v, padding=1))",
         {"x": "B 16 H W", "w": "24 16 3 3", "v": "20 24 3 3"}, "B 20 H W", SMALL,
     ),
+    "windows between them": of(
+        "y = F.max_pool2d(torch.relu(F.conv2d(x, w, padding=1)), 3, 2, 1) * s\nreturn torch.relu(F.conv2d(y, v, padding=1))",
+        {"x": "B 16 H W", "w": "24 16 3 3", "v": "20 24 3 3", "s": "24 1 1"}, "B 20 (H-1)//2+1 (W-1)//2+1", SMALL,
+    ),
     "a norm": of(
         "return F.group_norm(F.conv2d(x, w, padding=1), 4)", {"x": "B 16 H W", "w": "24 16 3 3"}, "B 24 H W", SMALL
     ),
@@ -189,8 +193,9 @@ def test_chains_are_right_whichever_layout_comes_in(name: str, layout: torch.mem
     check(found, module.op, tensors, (name, layout, dtype))
 
 
-def test_a_chain_of_convolutions_turns_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = CHAINS["convolutions"]
+@pytest.mark.parametrize("name", ["convolutions", "windows between them"])
+def test_a_chain_of_convolutions_turns_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = CHAINS[name]
     module = load(render.triton_source(plan_of(found.spec())))
     x, *rest = inputs_of(found, SMALL, "float32")
     images, turn = [], module.channels_last
