@@ -1,11 +1,13 @@
 """The pages of docs/benchmarks, from small examples, and what runs of docs/benchmarks/peers.py do on a machine without a GPU."""
 
+import gzip
 import importlib
 import json
 import random
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 
 from kernelgen import generation, judge
 from kernelgen.evaluate import Candidate
+from kernelgen.knowledge import shipped
 from kernelgen.optimization.bench import families_compiler
 from kernelgen.outcomes import CaseTiming, Evaluation, Interval, Status
 from kernelgen.spec import find_spec, load_spec
@@ -253,6 +256,27 @@ def test_the_spaces_of_the_tuner_are_there(monkeypatch: pytest.MonkeyPatch) -> N
             space = space_of(compiler, plan, compiler.row_of(plan, case), (case,), restriction(configs, axes))
             assert 24 <= len(space.schedules) <= 200
             assert not space.sampled
+
+
+def test_a_search_that_knows_another_operator_is_there_sooner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The best of a softmax space is what was fastest on log_softmax; its own rows are not looked at."""
+    monkeypatch.syspath_prepend(FOLDER)
+    tuner, warm = importlib.import_module("tuner"), importlib.import_module("warm")
+    (case, configs), spec = tuner.COMPARED["softmax"], load_spec(find_spec("softmax")[0])
+    plan, compiler = generation.plan_of(spec, Path("nowhere")), families_compiler()
+    one = next(found for found in spec.performance if found.label == case)
+    axes = axes_of(compiler, plan, compiler.row_of(plan, one), (one,))
+    space = space_of(compiler, plan, compiler.row_of(plan, one), (one,), restriction(configs, axes))
+    best = space.schedules[-1]
+    times = {(s.variant, json.dumps(dict(s.values))): 1.0 if s == best else 2.0 for s in space.schedules}
+    path = tmp_path / f"softmax-{warm.slug(f'{case}-NVIDIA H200')}.csv.gz"
+    path.write_bytes(gzip.compress(tuner._space(times).encode()))
+    known = next(row for row in shipped.rows() if row.operator == "log_softmax")
+    taught = replace(known, case=case, variant=best.variant, schedule=json.dumps(dict(best.values)), time_us=1.0)
+    found = warm.measured(path, [taught], seeds=4)
+    assert (found.configurations, found.remembered, found.warm) == (len(space.schedules), 1, 2), "the default is first"
+    assert found.cold > 2
+    assert warm.measured(path, [replace(taught, operator="softmax")], seeds=1).remembered == 0
 
 
 class Clock:
