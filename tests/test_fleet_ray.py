@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from fleet_play import COMMAND, Seen, faults, jobs
 
+from kernelgen.errors import UsageError
 from kernelgen.fleet import on_ray, schedule
 from kernelgen.fleet.drive import drive
 from kernelgen.fleet.model import Assignment
@@ -113,6 +114,21 @@ def test_killed_actors_lose_and_double_no_round_and_a_node_that_joins_is_used(
     assert killer.left == 0, "the operators were done before all kills"
     assert seen.most > 2, "the node that joined was given nothing"
     print(f"{KILLS - killer.left} kills, {sum(seen.begun_on.values())} attempts at {len(NAMES)} operators")
+
+
+def test_an_address_without_ray_is_one_line(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's own code writes to stderr, beneath Python."""
+    import ray
+
+    def tried(**how: Any) -> None:
+        os.write(2, b"[gcs_client.cc] failed\n")
+        raise ConnectionError("nobody is there")
+
+    monkeypatch.setattr(ray, "init", tried)
+    with pytest.raises(UsageError, match=r"^--ray 10\.0\.0\.1:1: Ray does not connect: nobody is there$"):
+        on_ray.start("10.0.0.1:1", None, None, None, None, False, False)
+    os.write(2, b"heard again\n")
+    assert capfd.readouterr().err == "heard again\n"
 
 
 class Stopping(Seen):

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import queue
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -274,7 +275,8 @@ def start(
         # Ray listens on every address of the machine, whatever it is told: a key of this run's keeps others out.
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     try:
-        ray.init(log_to_driver=False, logging_level="error", **how)
+        with _quiet():
+            ray.init(log_to_driver=False, logging_level="error", **how)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise UsageError(f"--ray {address}: Ray does not connect: {_first_line(error)}") from None
     room = ray.cluster_resources()
@@ -291,6 +293,20 @@ def start(
         found.close()
         raise
     return found, first[0][1]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Nothing reaches stderr: of an address where no Ray is, its C++ code writes a line a second there."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "w") as nothing:
+            os.dup2(nothing.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _alike(workers: Sequence[Worker], each: bool) -> None:
