@@ -19,14 +19,16 @@ POOL = 2500
 """Points of which the models are asked, beside the neighbours of the fastest: drawn anew every time."""
 INCUMBENTS = 3
 """The fastest points whose neighbours are polished."""
-SLOTS = (("near", 0), ("near", 1), ("gain", 0), ("gain", 1))
-"""What chooses the points of a batch: the neighbour of the fastest that a model (0: smooth, 1: trees) takes for the
-fastest, or the point of all where it expects to gain most. Two models, because neither is good on all spaces: trees see
-axes that act by thresholds or together, the smooth one needs a third of the points where there are none of these.
+SMOOTH, TREES, BOTH = 0, 1, 2
+SLOTS = (("near", BOTH), ("near", TREES), ("gain", SMOOTH), ("gain", BOTH))
+"""What chooses the points of a batch: the neighbour of the fastest that a model takes for the fastest, or the point of
+all where it expects to gain most. Two models, because neither is good on all spaces: trees see axes that act by
+thresholds or together, the smooth one needs a third of the points where there are none of these. BOTH is their mean,
+less certain where they disagree.
 """
 LATE = 100
 """Points after which most of a batch are neighbours:"""
-LATE_SLOTS = (("near", 1), ("near", 0), ("near", 1), ("gain", 1))
+LATE_SLOTS = (("near", TREES), ("near", SMOOTH), ("near", TREES), ("gain", TREES))
 
 
 class Explorer:
@@ -91,15 +93,18 @@ class Explorer:
             chosen.append(int(pool[at]))
         return chosen
 
-    def _expected(self, pool: Places) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
-        """The logarithm of the time of every point, and the gain that is expected of it, by both models."""
+    def _expected(self, pool: Places) -> tuple[tuple[Floats, ...], tuple[Floats, ...]]:
+        """The logarithm of the time of every point, and the gain that is expected of it, by each model and by both."""
         seen = np.array(list(self._told))
         logs = self._logs()
         best = float(logs.min())
         smooth = self._smooth.fit(self._scaled[seen], logs).predict(self._scaled[pool])
         trees = grow(self._features[seen], logs, self._rng).predict(self._features[pool])
+        apart = (smooth[0] - trees[0]) / 2
+        both = (smooth[0] + trees[0]) / 2, np.sqrt((smooth[1] ** 2 + trees[1] ** 2) / 2 + apart**2)
         tie = 1e-12 * self._rng.random(len(pool))
-        return (smooth[0], trees[0]), (_gain(*smooth, best) + tie, _gain(*trees, best) + tie)
+        models: tuple[tuple[Floats, Floats], ...] = (smooth, trees, both)
+        return tuple(mean for mean, _ in models), tuple(_gain(*model, best) + tie for model in models)
 
     def _logs(self) -> Floats:
         """What does not work is taken for as slow as the slowest that does."""
