@@ -81,6 +81,8 @@ def main_group(spec: OperatorSpec, found: tuple[Step, ...]) -> int:
     return max(groups, key=time)
 
 
+_CALLED = "library"
+"""Its variant that is torch's call."""
 CONVOLUTION = "convolution"
 """The family whose kernels write outputs by their strides, and lay them out as torch's convolution would."""
 
@@ -155,6 +157,8 @@ class _Cut:
             }
             tensors = dict.fromkeys([*own.items(), *left.items()])
             made = self._group(list(tensors), self.stored)
+            if made.family == CONVOLUTION and all(row.schedule.variant == _CALLED for row in made.table):
+                made = self._group(list(tensors), self.stored, is_called=True)
             needed = partition.needed_for(self.graph, group.nodes, frozenset(self.stored))
             self._laid_out(made, self._first_of_chain(needed, self.stored))
             self.steps.append(made)
@@ -253,8 +257,11 @@ class _Cut:
         }  # fmt: skip
         return found.pop() if len(found) == 1 and any(node.op == DOT for node in summed) else ""
 
-    def _group(self, tensors: list[tuple[int, TensorSpec]], stored: dict[int, TensorSpec]) -> KernelPlan:
-        """The kernel that computes some values from what lies in memory."""
+    def _group(
+        self, tensors: list[tuple[int, TensorSpec]], stored: dict[int, TensorSpec], *, is_called: bool = False
+    ) -> KernelPlan:
+        """The kernel that computes some values from what lies in memory. `is_called`: torch convolves them, which lays
+        them as what it reads."""
         needed = partition.needed_for(self.graph, tuple(i for i, _ in tensors), frozenset(stored))
         place = {old: new for new, old in enumerate(needed)}
         nodes = tuple(_node(self.graph.nodes[i], stored.get(i), place) for i in needed)
@@ -263,7 +270,7 @@ class _Cut:
         read = sorted((stored[i] for i in needed if i in stored), key=lambda t: t in self.given)
         inputs = (*read, *self._likes(read, graph))
         given = {t.name for t in (*self.spec.inputs, *self.spec.outputs)}
-        last = {t.name for i, t in tensors if t.name not in given and self._is_for_windows(i)}
+        last = {t.name for i, t in tensors if t.name not in given and self._is_for_windows(i, at_once=is_called)}
         contiguous = {t.name for t in read if t not in self.given} - self.loose
         contiguous |= {t.name for _, t in tensors} - last - given  # as other kernels read them
         last |= {t.name for t in read} & self.loose - given
@@ -272,7 +279,12 @@ class _Cut:
         if laid_as and source and all(t.name != laid_as for t in inputs):
             inputs = (*inputs, replace(source, role="like"))
         turned = ""
-        if len(tensors) == 1 and tensors[0][1].name in last and graph.kind == "map" and source:
+        if (
+            len(tensors) == 1
+            and tensors[0][1].name in last
+            and graph.kind == "map"
+            and self.loose & {t.name for t in read}
+        ):
             graph, tensors, turned = *_turned(graph, tensors), tensors[0][1].name
         made = TensorFacts(frozenset(contiguous), frozenset(last), laid_as, turned)
         spec = replace(
@@ -282,16 +294,16 @@ class _Cut:
         )  # fmt: skip
         return self.lower(spec, graph)
 
-    def _is_for_windows(self, i: int) -> bool:
-        """Whether nothing but convolutions read a value, images or volumes, whose channels they want side by side, or
-        what is computed of it for these pixel by pixel, or window by window."""
+    def _is_for_windows(self, i: int, *, at_once: bool = False) -> bool:
+        """Whether nothing but convolutions read a value, images or volumes, whose channels they want side by side, or,
+        if not `at_once`, what is computed of it for these pixel by pixel, or window by window."""
         node, users = self.graph.nodes[i], [(j, self.graph.nodes[j]) for j in self.graph.readers[i]]
 
         def is_for(j: int, user: Node) -> bool:
             if user.convolution is not None:
                 return user.op == "index" and user.args[0] == Ref(i)
             is_each = user.op == "index" or OPERATIONS[user.op].kind in ("map", "cast")
-            return is_each and len(user.shape) == len(node.shape) and self._is_for_windows(j)
+            return not at_once and is_each and len(user.shape) == len(node.shape) and self._is_for_windows(j)
 
         return bool(users) and len(node.shape) in (4, 5) and all(is_for(j, user) for j, user in users)
 

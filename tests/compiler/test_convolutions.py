@@ -214,6 +214,21 @@ def test_a_chain_of_convolutions_turns_once(name: str, monkeypatch: pytest.Monke
         assert out.is_contiguous(memory_format=layout)
 
 
+def test_what_torch_convolves_lies_as_it_leaves_it() -> None:
+    """Of three channels: the pool behind it reads that as it lies, and the next convolution turns what the pool leaves."""
+    lines = CHAINS["windows between them"].lines
+    found = of(
+        "\n".join(lines), {"x": "B 3 H W", "w": "24 3 3 3", "v": "20 24 3 3", "s": "24 1 1"},
+        "B 20 (H-1)//2+1 (W-1)//2+1", SMALL,
+    )  # fmt: skip
+    for sample_of, is_turned in ((found, False), (CHAINS["windows between them"], True)):
+        text = render.triton_source(plan_of(sample_of.spec()))
+        assert ("compute_y(product, s, x).movedim(-1, 1)" in text) is is_turned
+    module = load(render.triton_source(plan_of(found.spec())))
+    module.__dict__["convolution_precision"] = lambda: "ieee"
+    check(found, module.op, inputs_of(found, SMALL, "float32"))
+
+
 def test_an_input_of_channels_last_is_not_copied() -> None:
     found = FORMS["bias and relu"]
     plan = planned(found)
