@@ -656,3 +656,25 @@ def test_more_ways_of_calling_than_kernels_serve_are_fewer_and_said_so(tmp_path:
         "soft is True alone, since `kernelgen new` refuses it otherwise: 16 ways of calling"
     )
     assert [c.text for c in spec.constraints] == ["x.shape[2] >= 4"]
+
+
+BEAMS = '''\
+import torch
+
+
+def step(scores, done, beams: int = 4):
+    """The best of the beams of a sentence."""
+    scores = torch.where(done[:, None], -1.0, scores)
+    return torch.topk(scores.view(-1, beams * scores.shape[-1]), 3, dim=1)[0]
+
+
+example_inputs = (torch.rand(32, 100), torch.rand(32) > 0.5)
+'''
+
+
+def test_rows_that_come_in_multiples_alone_are_declared_so(tmp_path: Path) -> None:
+    """The trace speaks of the product with another size."""
+    (tmp_path / "op.py").write_text(BEAMS)
+    made = imported(tmp_path / "op.py", None, None)
+    assert [t.shape for t in parse_spec(made.text).inputs if t.shape] == [("4 * M", "N"), ("4 * M",)]
+    assert not made.notes

@@ -39,6 +39,8 @@ class Rewrites(TorchFunctionMode):
             return _tensor(func, *args, **(kwargs or {}))
         if func in (functional.cross_entropy, functional.nll_loss) and (kwargs or {}).get("reduction") == "none":
             return _row_losses(func, *args, **(kwargs or {}))
+        if func is torch.Tensor.fill_diagonal_ and args[0].ndim == 2 and not (args[2:] or (kwargs or {}).get("wrap")):
+            return _fill_diagonal(*args, **(kwargs or {}))
         if func is functional.one_hot:
             return _one_hot(func, *args, **(kwargs or {}))
         if func is functional.gaussian_nll_loss:
@@ -235,6 +237,12 @@ def _equal_bags(input: Any, weight: Any, offsets: Any = None, *rest: Any, **give
 
 def _number(value: Any) -> Any:
     return value[0] if isinstance(value, tuple | list) else value
+
+
+def _fill_diagonal(x: Any, fill_value: Any, wrap: bool = False) -> Any:
+    """In place, as torch's; of a matrix."""
+    rows, columns = (torch.arange(size, device=x.device) for size in x.shape)
+    return x.masked_fill_(rows[:, None] == columns, fill_value)
 
 
 def _bincount(input: Any, weights: Any = None, minlength: int = 0) -> Any:

@@ -66,6 +66,7 @@ def derive(
     accepted = small_shapes(probe, sizes, factors)
     if sizes and not accepted:
         raise ShapeError("no small shape was found that the reference accepts")
+    factors = _divided(probe, sizes, accepted) | factors
     found = Shapes(tuple(declared), (), sizes, _least(shapes, inputs, declared, accepted), tuple(accepted))
     outputs = _outputs(probe, found, _expressions(results_of, names))
     multiples = {name: f"{factor} * {name}" for name, factor in factors.items()}
@@ -258,9 +259,30 @@ def _factor_of(condition: Any) -> int:
         return 1
     [symbol] = condition.free_symbols
     sizes = range(1, 4 * _MOST + 1)
-    holds = {size for size in sizes if condition.subs(symbol, size) == sympy.true}
+    holds = {size for size in sizes if _holds_at(condition, symbol, size)}
     factors = (n for n in range(2, _MOST + 1) if all(size in holds for size in sizes if size % n == 0))
     return 1 if len(holds) == len(sizes) else next(factors, 1)
+
+
+def _holds_at(condition: Any, symbol: Any, size: int) -> bool:
+    import sympy
+
+    try:
+        return bool(condition.subs(symbol, size) == sympy.true)
+    except ZeroDivisionError:
+        return False
+
+
+def _divided(probe: Probe, sizes: dict[str, int], accepted: Sequence[dict[str, int]]) -> dict[str, int]:
+    """The sizes that the reference takes in multiples of a number alone, as its runs show: rows that are beams of
+    sentences, say, where the trace speaks of their product with another size."""
+    found = {}
+    for name, value in sizes.items() if len(accepted) > 1 else ():
+        factor = math.gcd(value, *(case[name] for case in accepted))
+        more = [[probe.accepts({**case, name: case[name] + n}) for case in accepted] for n in (1, factor)]
+        if factor > 1 and not any(more[0]) and all(more[1]):
+            found[name] = factor
+    return found
 
 
 def _least(
@@ -302,13 +324,7 @@ def _least_of(condition: Any) -> int:
         return 0
     [symbol] = condition.free_symbols
 
-    def at(size: int) -> bool:
-        try:
-            return bool(condition.subs(symbol, size) == sympy.true)
-        except ZeroDivisionError:
-            return False
-
-    holds = [at(size) for size in range(_SOUGHT)]
+    holds = [_holds_at(condition, symbol, size) for size in range(_SOUGHT)]
     least = holds.index(True) if True in holds else 0
     if least == 2 and any(side.is_Symbol for side in condition.args):
         return 0  # torch asks for two of every size

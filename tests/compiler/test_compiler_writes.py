@@ -23,6 +23,7 @@ WRITES = {
     "masks": of_rows("m = x > 0\nm &= w < 1\nm |= x == -1\nreturn torch.where(m, x, torch.tensor(-2.0))"),
     "through a view alone": of_rows("y = (x + 1).t().contiguous()\nrow = y[0]\nrow += 5\nreturn x + row[:, None]"),
     "over what was there": of_rows("y = torch.empty_like(x)\ny.copy_(w)\nz = torch.zeros_like(x).fill_(2)\nreturn y * z"),
+    "on a diagonal": of_rows("y = x * 2\ny.fill_diagonal_(-3.0)\nreturn y + w", "N D: float32"),
     "zeroed": of_rows("y = x * 2\ny.zero_()\ny += x\nreturn y"),
     "powers": of_rows("y = w.clone()\ny **= 2\nreturn y + x", "N D: float32"),
 }  # fmt: skip
