@@ -109,6 +109,8 @@ class Stored(EagerMode):
             return result if self._wrong is None else self._wrong.after(name, result, args, kwargs)
         device = "cuda" if self._multiplies else next(x.device.type for x in args if isinstance(x, torch.Tensor))
         at = precision(name, self._dtype, device, as_tf32=self._as_tf32)
+        if self._wrong is not None:
+            self._wrong.read(args)
         args, kwargs = tree_map_only(torch.Tensor, lambda x: self._read(x, at), (args, kwargs))
         called = contraction(func, name, args, kwargs)
         a, b = (args[place] for place in called.places)
@@ -136,6 +138,8 @@ class Stored(EagerMode):
         """softmax(query @ key.mT * scale + mask) @ value as one call computes it: the scores are never stored, the
         weights are rounded as they are multiplied. Without dropout, which no oracle has."""
         at = precision("matmul", self._dtype, "cuda" if self._multiplies else query.device.type)
+        if self._wrong is not None:
+            self._wrong.read((query, key, value, attn_mask))
         query, key, value = (self._read(x, at) for x in (query, key, value))
         self._attends = True
         try:
@@ -236,8 +240,8 @@ class Stored(EagerMode):
 
     def _written(self, sums: torch.Tensor, called: Contraction) -> torch.Tensor:
         result = sums if self._ours else self._rounded(sums)
-        if self._wrong is not None and not called.adds:
-            self._wrong.returned(result)
+        if self._wrong is not None:
+            self._wrong.returned(result, adds=called.adds)
         return result
 
     def _scaled(self, x: torch.Tensor) -> torch.Tensor:

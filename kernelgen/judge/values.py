@@ -219,6 +219,7 @@ def _mutate(
     def wrongly(change: Change | None, products: Storing) -> Sequence[torch.Tensor] | None:
         wrong = Wronged(change)
         outputs = in_float64(run.operator.pure, run.arguments, stored=replace(products, wrong=wrong))
+        wrong.read(outputs)
         return [o.to(r.dtype) for o, r in zip(outputs, rounded, strict=True)] if wrong.made else None
 
     products = run.products

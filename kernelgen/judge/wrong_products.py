@@ -6,7 +6,7 @@ The oracle with one of them in the place of every sum of products is a mutant, a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -38,8 +38,11 @@ class Wronged:
         self._change = change
         self._sums: dict[int, torch.Tensor] = {}
         """By where they lie in memory, sums and what single steps made of them, to which nothing is added so far."""
+        self._twice: dict[int, torch.Tensor] = {}
+        """By where they lie in memory, sums with something added twice."""
         self.made = False
-        """Whether there was a sum to get wrong."""
+        """Whether there was a sum to get wrong that anything is computed from: no gradient of a linear layer depends on
+        what the forward adds."""
 
     def summed(self, exact: torch.Tensor, called: Contraction, pair: Pair, at: Precision) -> torch.Tensor:
         """In the place of `exact`, what a call that sums the products of a pair gives."""
@@ -48,13 +51,19 @@ class Wronged:
         wrong = self._change(called, pair, at) if called.length else None
         return exact if wrong is None else self._off(exact, wrong - called.product(*pair))
 
-    def returned(self, sums: torch.Tensor) -> None:
-        """Hear of what a call returns to which nothing is added so far."""
+    def returned(self, sums: torch.Tensor, *, adds: bool = False) -> None:
+        """Hear of what a call returns, to which nothing is added so far unless the call `adds` something."""
         if self._change is None:
-            self._sums[_place(sums)] = sums
+            (self._twice if adds else self._sums)[_place(sums)] = sums
+
+    def read(self, args: Iterable[Any]) -> None:
+        """Hear of what a step computes something from, or what is the result of all."""
+        self.made = self.made or any(isinstance(x, torch.Tensor) and _place(x) in self._twice for x in args)
 
     def after(self, name: str, result: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """In the place of `result`, what a step gives that is no sum of products."""
+        if not isinstance(result, torch.Tensor) or _place(result) not in self._twice:  # no view, and not in place
+            self.read(args)
         sums = [x for x in args if isinstance(x, torch.Tensor) and _place(x) in self._sums] if self._sums else []
         if not sums or not isinstance(result, torch.Tensor) or result.numel() != sums[0].numel():
             return result
@@ -63,11 +72,14 @@ class Wronged:
             return result
         addend = args[1] * kwargs.get("alpha", 1) if sums[0] is args[0] else args[0]
         if _place(result) == _place(sums[0]):  # in place
-            return result.copy_(self._off(result, addend))
-        return self._off(result, addend)
+            result.copy_(self._off(result, addend))
+        else:
+            result = self._off(result, addend)
+        self.returned(result, adds=True)
+        return result
 
     def _off(self, right: torch.Tensor, error: torch.Tensor) -> torch.Tensor:
-        self.made = True
+        self.made = self.made or self._change is not None
         return right + torch.where(error.isfinite(), error, 0)
 
 

@@ -115,6 +115,22 @@ def test_a_wrong_product_is_wrong_in_one_way(add):
         }
 
 
+@pytest.mark.parametrize(("then", "is_mutant"), [(lambda sums: sums, False), (lambda sums: sums * sums, True)])
+def test_what_nothing_is_computed_from_is_not_added_twice(then, is_mutant):
+    """The gradient of a layer does not depend on its bias; that of its square does."""
+
+    def gradient(x, w):
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            result = then(torch.addmm(x[:, :1], leaf, w))
+        return torch.autograd.grad(result, leaf, x[:, 1:2].expand(result.shape))[0]
+
+    out = (judge.Tensor("out", ("M", "L"), "T"),)
+    op = judge.Operator("o", gradient, gradient, gradient, MATRICES, out, stored="T")
+    found = judged(op, {"M": 8, "L": 20, "N": 8})
+    assert ("a product with what is added to it twice" in {*found.told, *found.undiscriminated}) == is_mutant
+
+
 @pytest.mark.parametrize("channels", [3, 64])
 def test_a_cpu_adds_a_transposed_convolution_in_float16(channels):
     """Near zero, where a bias takes away what sums were rounded at, eager is off by 15 ulp of what is left."""
