@@ -14,6 +14,7 @@ from dataclasses import replace
 from kernelgen.errors import Mistake, UnsupportedError
 from kernelgen.families import partition
 from kernelgen.families.costs import FLOPS_A_BYTE, cost, large, moved, multiplied
+from kernelgen.families.kernel import body_of
 from kernelgen.families.partition import Group
 from kernelgen.families.space import size_text
 from kernelgen.frontend.graph import CALL, DOT, VIEWS, Atom, Dim, Graph, Node, Output, Ref, SizeOf, seen_through
@@ -21,7 +22,7 @@ from kernelgen.frontend.indices import leaves
 from kernelgen.frontend.operations import KIND_NOUNS, OPERATIONS
 from kernelgen.frontend.products import rounded_first
 from kernelgen.plan import KernelPlan, Operand, Step, TorchCall, View
-from kernelgen.spec.model import OperatorSpec, Size, TensorFacts, TensorSpec
+from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size, TensorFacts, TensorSpec
 from kernelgen.spec.sizes import is_expression, is_multiple, names_in
 
 Lower = Callable[[OperatorSpec, Graph], KernelPlan]
@@ -258,17 +259,22 @@ class _Cut:
         return found.pop() if len(found) == 1 and any(node.op == DOT for node in summed) else ""
 
     def _group(
-        self, tensors: list[tuple[int, TensorSpec]], stored: dict[int, TensorSpec], *, is_called: bool = False
+        self,
+        tensors: list[tuple[int, TensorSpec]],
+        stored: dict[int, TensorSpec],
+        *,
+        is_called: bool = False,
+        more: tuple[str, ...] = (),
     ) -> KernelPlan:
         """The kernel that computes some values from what lies in memory. `is_called`: torch convolves them, which lays
-        them as what it reads."""
+        them as what it reads. `more`: sizes that it mentions."""
         needed = partition.needed_for(self.graph, tuple(i for i, _ in tensors), frozenset(stored))
         place = {old: new for new, old in enumerate(needed)}
         nodes = tuple(_node(self.graph.nodes[i], stored.get(i), place) for i in needed)
         outputs = tuple(Output(t.name, place[i], t.dtype) for i, t in tensors)
         graph = Graph(nodes, outputs, self.graph.statements)
         read = sorted((stored[i] for i in needed if i in stored), key=lambda t: t in self.given)
-        inputs = (*read, *self._likes(read, graph))
+        inputs = (*read, *self._likes(read, graph, more))
         given = {t.name for t in (*self.spec.inputs, *self.spec.outputs)}
         last = {t.name for i, t in tensors if t.name not in given and self._is_for_windows(i, at_once=is_called)}
         contiguous = {t.name for t in read if t not in self.given} - self.loose
@@ -292,7 +298,12 @@ class _Cut:
             outputs=tuple(t for _, t in tensors), facts=made, type=None,
             backward=False, deterministic=True,
         )  # fmt: skip
-        return self.lower(spec, graph)
+        plan = self.lower(spec, graph)
+        sizes = tuple(name for name, _ in body_of(plan).layout.sizes if name != ELLIPSIS)
+        if more or self._likes(read, graph, sizes) == self._likes(read, graph):
+            return plan
+        # places within what it reads mention sizes that no shape of that says
+        return self._group(tensors, stored, is_called=is_called, more=sizes)
 
     def _is_for_windows(self, i: int, *, at_once: bool = False) -> bool:
         """Whether nothing but convolutions read a value, images or volumes, whose channels they want side by side, or,
@@ -325,13 +336,14 @@ class _Cut:
             self.loose |= set(loose)
             self.convolved |= dict.fromkeys(loose, source)
 
-    def _likes(self, read: list[TensorSpec], graph: Graph) -> tuple[TensorSpec, ...]:
-        """Inputs of the operator that say a size, a dtype or a device which nothing that the group reads does."""
+    def _likes(self, read: list[TensorSpec], graph: Graph, more: tuple[str, ...] = ()) -> tuple[TensorSpec, ...]:
+        """Inputs of the operator that say a size, a dtype or a device which nothing that the group reads does. `more`:
+        sizes beside the graph's."""
         known = {e for t in read for e in t.shape if isinstance(e, str) and not is_expression(e)}
         known |= {n for t in read for e in t.shape if is_expression(e) and is_multiple(str(e)) for n in names_in(e)}
         shapes = {e for t in read for e in t.shape}
         found: list[TensorSpec] = []
-        for atom in _atoms(graph):
+        for atom in (*_atoms(graph), *more):
             names = (atom,) if atom in shapes else names_in(atom)
             for name in names:
                 if name not in known and name not in shapes:
