@@ -142,19 +142,26 @@ def _chosen(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> OnePlan
 
 
 def _lowered(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> OnePlan:
-    if calls.has_calls(graph):
-        return _in_steps(spec, graph, notes)
     refused: UnsupportedError | None = None
-    for form in _forms(graph):
-        try:
-            return _one_kernel(spec, form, notes)
-        except UnsupportedError:
+    forms = (graph,) if calls.has_calls(graph) else tuple(_forms(graph))
+    for materialize in (False, True):
+        for form in forms:
             try:
-                return _in_steps(spec, form, notes)
+                return _in_kernels(spec, form, notes, materialize)
             except UnsupportedError as error:
                 refused = refused or error
     assert refused is not None
     raise refused
+
+
+def _in_kernels(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...], materialize: bool) -> OnePlan:
+    """The plan of a graph by one kernel where that is tried and a family takes it, else by several."""
+    if not materialize and not calls.has_calls(graph):
+        try:
+            return _one_kernel(spec, graph, notes)
+        except UnsupportedError:
+            pass
+    return _in_steps(spec, graph, notes, materialize)
 
 
 def _forms(graph: Graph) -> Iterator[Graph]:
@@ -222,11 +229,11 @@ def _last_sizes(spec: OperatorSpec) -> dict[str, frozenset[int]]:
     return {name: frozenset(n for n in found if isinstance(n, int)) for name, found in sizes.items()}
 
 
-def _in_steps(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> StepsPlan:
+def _in_steps(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...], materialize: bool) -> StepsPlan:
     """The plan of a graph in which operations stay calls of torch's, or that takes several kernels; each group of nodes
-    is a plan of its own."""
+    is a plan of its own. `materialize` as in `partition.groups`."""
     check_names(spec)
-    steps = calls.steps(spec, graph, _one_kernel, _TAKEN)
+    steps = calls.steps(spec, graph, _one_kernel, _TAKEN, materialize=materialize)
     tuned = calls.main_group(spec, steps)
     main = steps[tuned]
     assert isinstance(main, KernelPlan)

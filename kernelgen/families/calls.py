@@ -33,11 +33,14 @@ def has_calls(graph: Graph) -> bool:
     return any(node.op == CALL for node in graph.nodes)
 
 
-def steps(spec: OperatorSpec, graph: Graph, lower: Lower, taken: Iterable[str]) -> tuple[Step, ...]:
-    """The operator as kernels and calls in their order. Raises UnsupportedError where there is nothing for a kernel, or
-    where no family takes what is around the calls."""
+def steps(
+    spec: OperatorSpec, graph: Graph, lower: Lower, taken: Iterable[str], *, materialize: bool
+) -> tuple[Step, ...]:
+    """The operator as kernels and calls in their order; `materialize` as in `partition.groups`. Raises UnsupportedError
+    where there is nothing for a kernel, or where no family takes what is around the calls."""
     graph = rounded_first(graph)
-    cut = _Cut(spec, graph, lower, {*taken, spec.name, *(t.name for t in (*spec.inputs, *spec.outputs))})
+    names = {*taken, spec.name, *(t.name for t in (*spec.inputs, *spec.outputs))}
+    cut = _Cut(spec, graph, lower, names, materialize)
     depth = _depths(graph)
     for level in range(1, max(depth) + 1):
         calls = [i for i, node in enumerate(graph.nodes) if node.op == CALL and depth[i] == level]
@@ -106,11 +109,12 @@ def _depths(graph: Graph) -> list[int]:
 class _Cut:
     """The steps so far, and which values lie in memory after them."""
 
-    def __init__(self, spec: OperatorSpec, graph: Graph, lower: Lower, taken: set[str]) -> None:
+    def __init__(self, spec: OperatorSpec, graph: Graph, lower: Lower, taken: set[str], materialize: bool) -> None:
         self.spec = spec
         self.graph = graph
         self.lower = lower
         self.taken = taken
+        self.materialize = materialize
         self.steps: list[Step] = []
         self.loose: set[str] = set()
         """Tensors of steps that need not be contiguous."""
@@ -150,7 +154,8 @@ class _Cut:
         """A kernel for some values, or several."""
         outputs = tuple(wanted)
         computed: dict[int, TensorSpec] = {}
-        for group in partition.groups(self.graph, outputs, frozenset(self.stored), self._cost) if outputs else ():
+        found = partition.groups(self.graph, outputs, frozenset(self.stored), self._cost, materialize=self.materialize)
+        for group in found:
             own = {i: self._tensor(i, self._name(i)) for i in group.outputs}
             left = {
                 i: own[i] if self._is_whole(i, own) else self._scratch(i, self._unused(i, _noun(self.graph, i)))

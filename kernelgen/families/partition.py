@@ -45,18 +45,22 @@ class Group:
 
 Cost = Callable[[Group, frozenset[int]], int]
 """What a group's kernel costs, with what lies in memory before it. Raises UnsupportedError where no family takes it."""
+_Ways = Callable[[Graph, Group, frozenset[int]], Iterator[tuple[Group, Group]]]
 _Found = tuple[int, tuple[Group, ...]]
 """What the kernels cost, and the kernels in their order."""
 
 
-def groups(graph: Graph, outputs: tuple[int, ...], stored: frozenset[int], cost: Cost) -> tuple[Group, ...]:
-    """The kernels that compute some nodes from those that are stored, in their order.
+def groups(
+    graph: Graph, outputs: tuple[int, ...], stored: frozenset[int], cost: Cost, *, materialize: bool
+) -> tuple[Group, ...]:
+    """The kernels that compute some nodes from those that are stored, in their order; `materialize` allows kernels that
+    only write what a reduction or a convolution reads.
 
     Raises the UnsupportedError of the smallest part that no family takes where no cut helps.
     """
     found: list[Group] = []
     rest = Group(outputs)
-    search = _Search(graph, cost)
+    search = _Search(graph, cost, (_cuts, _by_itself) if materialize else (_cuts,))
     while rest.nodes:
         part = _beginning(graph, rest, stored)
         search.left_to_try = _MOST_TRIED
@@ -95,9 +99,11 @@ def _pending(graph: Graph, group: Group, stored: frozenset[int]) -> list[int]:
 
 
 class _Search:
-    def __init__(self, graph: Graph, cost: Cost) -> None:
+    def __init__(self, graph: Graph, cost: Cost, ways: tuple[_Ways, ...]) -> None:
         self.graph = graph
         self.cost = cost
+        self.ways = ways
+        """To divide a group: one is tried where those before it are refused."""
         self.left_to_try = 0
         self.costs: dict[tuple[Group, frozenset[int]], int | None] = {}
         self.known: dict[tuple[Group, frozenset[int]], _Found | None] = {}
@@ -131,7 +137,7 @@ class _Search:
             return None
 
     def _cut(self, group: Group, stored: frozenset[int]) -> _Found | None:
-        ways = (cuts(self.graph, group, stored) for cuts in (_cuts, _late_cuts, _by_itself))
+        ways = (cuts(self.graph, group, stored) for cuts in self.ways)
         return next(filter(None, (self._cheapest(way, stored) for way in ways)), None)
 
     def _cheapest(self, cuts: Iterator[tuple[Group, Group]], stored: frozenset[int]) -> _Found | None:
@@ -169,6 +175,7 @@ def _cuts(graph: Graph, group: Group, stored: frozenset[int]) -> Iterator[tuple[
             yield first, then
     if len(group.nodes) > 1:
         yield _divided(group, {group.nodes[0]}, ())
+    yield from _late_cuts(graph, group, stored)
 
 
 def _late_cuts(graph: Graph, group: Group, stored: frozenset[int]) -> Iterator[tuple[Group, Group]]:
