@@ -350,9 +350,13 @@ def strided_access(
         view = view_name, _viewed(tensor, [dims[axes] for _, _, axes in ordered], [
             _extent(tensor, run, dims[run[2]], rows) for run in ordered
         ])  # fmt: skip
-    for position, (variable, suffix, axes) in enumerate(ordered):
-        if rows is None and len(dims[axes]) == 1:
-            suffix = _suffix(tensor, dims[axes][0])
+    suffixes = [
+        _suffix(tensor, dims[axes][0]) if rows is None and len(dims[axes]) == 1 else suffix
+        for _, suffix, axes in ordered
+    ]
+    if len(set(suffixes)) < len(suffixes):  # two dimensions that would be called the same
+        suffixes = [f"{position}" for position in range(len(ordered))]
+    for position, ((variable, _, axes), suffix) in enumerate(zip(ordered, suffixes, strict=True)):
         stride = f"stride_{prefix}{suffix}"
         dim = position if merged else dims[axes][0]
         if in_parts and dims[axes][-1] == len(index) - 1:  # the wrapper makes outputs, contiguous ones

@@ -13,28 +13,44 @@ from kernelgen.frontend.graph import Dim, Graph, Node, Ref, canonical
 
 
 def with_repeats(graph: Graph) -> Graph:
-    """The graph with elements that stand several times one after the other as views: (J,) as (J, 1), (J, 128) and then
-    (J * 128,)."""
+    """The graph with elements that stand several times as views: one after the other, (J,) as (J, 1), (J, 128) and then
+    (J * 128,), or along a dimension of their own, as what `torch.stack` chooses between does."""
     nodes: list[Node] = []
     moved: dict[int, int] = {}
     for i, node in enumerate(graph.nodes):
         args = tuple(Ref(moved[a.node]) if isinstance(a, Ref) else a for a in node.args)
         source = args[0] if node.op == "index" and len(args) == 1 else None
-        counts = _repeats(node) if isinstance(source, Ref) else None
-        if isinstance(source, Ref) and counts is not None:
-            own = nodes[source.node].shape
-            apart = tuple(part for dim, n in zip(own, counts, strict=True) for part in ((dim, ()) if n > 1 else (dim,)))
-            several = tuple(
-                part for dim, n in zip(own, counts, strict=True) for part in ((dim, (n,)) if n > 1 else (dim,))
-            )
-            for op, shape in (("reshape", apart), ("expand", several)):
-                nodes.append(Node(op, (source,), shape, node.dtype, None, node.statement))
-                source = Ref(len(nodes) - 1)
-            node, args = Node("reshape", (source,), node.shape, node.dtype, node.name, node.statement), (source,)
+        views = _views(node, nodes[source.node].shape) if isinstance(source, Ref) else ()
+        for op, shape in views:
+            nodes.append(Node(op, args, shape, node.dtype, None, node.statement))
+            args = (Ref(len(nodes) - 1),)
+        node = Node("reshape", args, node.shape, node.dtype, node.name, node.statement) if views else node
         nodes.append(replace(node, args=args))
         moved[i] = len(nodes) - 1
     outputs = tuple(replace(output, node=moved[output.node]) for output in graph.outputs)
     return replace(graph, nodes=tuple(nodes), outputs=outputs)
+
+
+def _views(node: Node, own: tuple[Dim, ...]) -> tuple[tuple[str, tuple[Dim, ...]], ...]:
+    """The reshape and the expand that do what an index does; nothing where it does more."""
+    if (counts := _repeats(node)) is not None:
+        apart = [((dim, ()), (dim, (n,))) if n > 1 else ((dim,), (dim,)) for dim, n in zip(own, counts, strict=True)]
+        return tuple((op, tuple(d for pair in apart for d in pair[i])) for i, op in enumerate(("reshape", "expand")))
+    if (read := _stacked(node)) is not None:
+        alone = tuple(dim if d in read else () for d, dim in enumerate(node.shape))
+        return (("reshape", alone), ("expand", node.shape))
+    return ()
+
+
+def _stacked(node: Node) -> list[int] | None:
+    """The dimensions of the result along which an index runs over its operand, in order: along others elements repeat.
+    None where it does anything else. Where conditions fail nobody looks at the result."""
+    made = node.indexing
+    if made is None or made.fill is not None or len(made.places) >= len(node.shape):
+        return None
+    axes = [ix.axis(d - len(node.shape)) for d in range(len(node.shape))]
+    read = [axes.index(place) for place in made.places if place in axes]
+    return read if len(read) == len(made.places) and read == sorted(set(read)) else None
 
 
 def _repeats(node: Node) -> tuple[int, ...] | None:
@@ -61,28 +77,45 @@ _ONE: _Size = (1, ())
 
 def in_common_parts(graph: Graph) -> Graph:
     """The graph with every dimension as a product of such parts, outermost first; where nothing is regrouped, as is."""
-    parts: dict[_Size, tuple[Dim, ...]] = {}
-    regroups = False
-    for node in graph.nodes:
-        source = node.args[0] if node.op == "reshape" else None
-        if isinstance(source, Ref):
-            for one, other in _runs(node.shape, graph.nodes[source.node].shape):
-                pieces = _between({*_ends(one), *_ends(other)})
-                found = _divided(one, pieces) | _divided(other, pieces)
-                unordered = any(len(d) > 1 and sum(found[canonical(d)], ()) != d for d in (*one, *other))
-                regroups = regroups or min(len(one), len(other)) > 1 or unordered
-                for size, own in found.items():
-                    parts[size] = max(parts.get(size, ()), own, key=len)
-    if not regroups:
-        return graph
+    sources = [(node, node.args[0]) for node in graph.nodes if node.op == "reshape"]
+    pairs = [(node.shape, graph.nodes[a.node].shape) for node, a in sources if isinstance(a, Ref)]
+    runs = [run for pair in pairs for run in _runs(*pair)]
+    ends = _common_ends(runs)
 
     def whole(dim: Dim) -> Dim:
-        found = parts.get(canonical(dim), ())
-        within = found if len(found) > 1 else tuple((atom,) for atom in dim) if len(dim) > 1 else ()
-        return tuple(atom for part in within for atom in whole(part)) or dim
+        size = canonical(dim)
+        found = _between(ends.get(size, set()))
+        within = tuple(found[end] for end in reversed(found)) if len(found) > 1 else tuple((a,) for a in dim)
+        return tuple(atom for part in within for atom in whole(part)) if len(within) > 1 else dim
 
+    def is_regrouped(one: list[Dim], other: list[Dim]) -> bool:
+        alone = _common_ends([(one, other)])
+        return min(len(one), len(other)) > 1 or any(
+            ends[canonical(d)] != alone[canonical(d)] or (len(d) > 1 and whole(d) != d) for d in (*one, *other)
+        )
+
+    if not any(is_regrouped(*run) for run in runs):
+        return graph
     shapes = [tuple(map(whole, node.shape)) for node in graph.nodes]
     return replace(graph, nodes=tuple(replace(n, shape=s) for n, s in zip(graph.nodes, shapes, strict=True)))
+
+
+def _common_ends(runs: Sequence[tuple[list[Dim], list[Dim]]]) -> dict[_Size, set[_Size]]:
+    """Of every size, those of what begins with one of its parts: a part's own parts are the whole's, and what cuts the
+    whole cuts the part that it is in."""
+    ends: dict[_Size, set[_Size]] = {}
+    known = -1
+    while known < (known := sum(map(len, ends.values()))):
+        for run in runs:
+            whole = ends.setdefault(_size(run[0]), set())
+            for side in run:
+                for dim, after in zip(side, [*_ends(side)[1:], _ONE], strict=True):
+                    size = canonical(dim)
+                    own = ends.setdefault(size, {size})
+                    inner = {_quotient(end, after) for end in whole}
+                    own |= {end for end in inner if end and end != _ONE and _quotient(size, end)}
+                    whole |= {(after[0] * end[0], tuple(sorted((*after[1], *end[1])))) for end in own}
+    return ends
 
 
 def _runs(first: Sequence[Dim], second: Sequence[Dim]) -> Iterator[tuple[list[Dim], list[Dim]]]:
@@ -129,14 +162,4 @@ def _between(ends: set[_Size]) -> dict[_Size, Dim]:
             return {}
         found[size] = (*part[1], *([part[0]] if part[0] > 1 else []))
         before = size
-    return found
-
-
-def _divided(dims: Sequence[Dim], pieces: dict[_Size, Dim]) -> dict[_Size, tuple[Dim, ...]]:
-    """The parts of every dimension, outermost first."""
-    ends = _ends(dims)
-    found: dict[_Size, tuple[Dim, ...]] = {}
-    for dim, end, after in zip(dims, ends, [*ends[1:], _ONE], strict=True):
-        own = [size for size in pieces if size != after and _quotient(end, size) and _quotient(size, after)]
-        found[canonical(dim)] = tuple(pieces[size] for size in reversed(own))
     return found

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from references import DEVICE, Sample, load, plan_of, sample, schedules
+from references import DEVICE, Sample, load, plan_of, sample, schedules, tensor
 
 from kernelgen import families, render
 from kernelgen.errors import SpecError
+from kernelgen.families.access import strided_access
 from kernelgen.families.kernel import body_of
+from kernelgen.frontend.indices import Expr
 from kernelgen.judge.interpreter import as_on_a_gpu
 from kernelgen.judge.oracle import as_tuple
 from kernelgen.plan import KernelPlan, Plan, Schedule, StepsPlan, TableRow
@@ -213,6 +215,19 @@ PACKED = {
         "return x @ ((q - z) * s[:, None, :]).reshape(x.shape[-1], -1).to(x.dtype)",
         {"x": "M G*32", "p": "G*4 J*8: int32", "o": "G J: int32", "s": "G J*8"}, "M J*8", M=19, G=2, J=5,
     ),
+    "unpacked to a matrix, and its groups looked at after": of_sizes(
+        "i = torch.arange(0, 32, 4, device=p.device)\n"
+        "q = (p[:, None, :] >> i[:, None] & 15).reshape(x.shape[-1], -1)\n"
+        "z = (o[:, :, None] >> i & 15).reshape(s.shape) + 1\n"
+        "w = (q.reshape(s.shape[0], 32, -1) - z[:, None, :]) * s[:, None, :]\n"
+        "return x @ w.reshape(x.shape[-1], -1).to(x.dtype)",
+        {"x": "M G*32", "p": "G*4 J*8: int32", "o": "G J: int32", "s": "G J*8"}, "M J*8", M=19, G=2, J=5,
+    ),
+    "two in a byte, stacked": of_sizes(
+        "q = torch.stack([(p & 15).to(torch.int8) - 8, (p >> 4).to(torch.int8) - 8], -1).reshape(p.shape[0], -1, 32)\n"
+        "return F.linear(x, (q.to(x.dtype) * s[:, :, None]).reshape(p.shape[0], -1))",
+        {"x": "M G*32", "p": "N G*16: uint8", "s": "N G"}, "M N", M=17, G=3, N=35,
+    ),
     "groups of no power of two": of_sizes(
         "w = q.reshape(q.shape[0], -1, 24) * s[:, :, None]\nreturn F.linear(x, w.reshape(q.shape[0], -1).to(x.dtype))",
         {"x": "M G*24", "q": "N G*24: int8", "s": "N G"}, "M N", M=17, G=3, N=19,
@@ -249,6 +264,12 @@ SCALED = {
         "s = c.repeat_interleave(32, 0).repeat_interleave(32, 1)\n"
         "return F.linear(x.float() * r.repeat_interleave(32, -1), w.float() * s).bfloat16()", OF_BLOCKS,
         {"M": 17, "J": 2, "G": 3}, out="M J*32: bfloat16",
+    ),
+    "by blocks of sizes whose names kernels have": scaled(
+        "s = c.repeat_interleave(32, 0).repeat_interleave(32, 1)\n"
+        "return F.linear(x.float() * r.repeat_interleave(32, -1), w.float() * s).bfloat16()",
+        {"x": "M K*32: float8_e4m3fn", "w": "N*32 K*32: float8_e4m3fn", "r": "M K: float32", "c": "N K: float32"},
+        {"M": 17, "N": 2, "K": 3}, out="M N*32: bfloat16",
     ),
     "by groups that are reshaped": scaled(
         "y = (x.float().reshape(x.shape[0], -1, 32) * r[:, :, None]).reshape(x.shape)\n"
@@ -369,6 +390,15 @@ def test_every_variant_is_right(name: str) -> None:
             for how in dict.fromkeys(["contiguous", layout]):
                 check(found, op, inputs_of(found, sizes, dtype, how), (schedule, sizes, dtype, how))
             at += 1
+
+
+def test_two_dimensions_of_a_tensor_never_share_a_stride() -> None:
+    """In blocks of N and K the axes that count blocks have names of one ending, for the kernel calls its own sizes N and K."""
+    runs: list[tuple[str | Expr, str, tuple[int, ...]]]
+    runs = [("cols_n_size", "size", (0,)), ("ks_k_size", "size", (1,))]
+    access = strided_access(tensor("c", "N K"), ((0,), (1,)), 0, runs, (0, 1), (), "c_view", in_parts=False)
+    assert len({stride for _, stride in access.terms}) == 2
+    assert len(dict(access.strides)) == 2
 
 
 EMPTY = {
