@@ -3,6 +3,7 @@ example slowly has found no fault."""
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -19,6 +20,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Nor do small tensors gain by threads, which spin while they wait: where other tests have the cores, the judge took 5.8
 # seconds of a core instead of 0.4. Read when torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# torch writes every step of a trace down where somebody listens, and pytest listens to every logger that passes nothing
+# on: without its handler a trace takes a tenth less.
+logging.getLogger("torch.__trace").addHandler = lambda handler: None  # type: ignore[method-assign]
 
 settings.register_profile("kernelgen", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("kernelgen")

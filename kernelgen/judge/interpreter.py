@@ -13,6 +13,7 @@ import gc
 import importlib
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ def as_on_a_gpu() -> None:
     it computes with these, products of matrices, comparisons, sums and complements of bools, fused multiply-adds,
     NaN in extremes, bounds of loops."""
     import triton.language as tl
+    from triton.language.semantic import TritonSemantic
     from triton.runtime import interpreter
 
     builder = interpreter.InterpreterBuilder
@@ -49,6 +51,11 @@ def as_on_a_gpu() -> None:
     interpreter.GridExecutor.__call__ = _launched(interpreter.GridExecutor.__call__, prepared)
     interpreter._get_np_dtype = _by_name(interpreter._get_np_dtype)
     tl.block_type.__init__ = _known_blocks(tl.block_type.__init__)
+    tl.tensor.__init__ = _known_shapes(tl.tensor.__init__)
+    TritonSemantic.broadcast_impl_value = _broadcast(TritonSemantic.broadcast_impl_value)
+    options = interpreter.interpreter_builder.options
+    if not options.debug:  # sums in int64 would be compared with int32's limits, and what that says thrown away
+        interpreter.interpreter_builder.options = replace(options, sanitize_overflow=False)
 
 
 def decorate_again() -> None:
@@ -126,16 +133,45 @@ def _by_name(dtype_of: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def _known_blocks(make: Callable[..., None]) -> Callable[..., None]:
     """The type of a block, whose shape is checked and written out once and not for every value."""
     known: dict[Any, tuple[Any, ...]] = {}
+    shapes: dict[Any, Any] = {}
 
     def init(block: Any, element: Any, shape: Any) -> None:
-        key = (element.name, *(getattr(size, "value", size) for size in shape))
-        if key not in known:
+        sizes = tuple([getattr(size, "value", size) for size in shape])
+        found = known.get((element.name, sizes))
+        if found is None:
             make(block, element, shape)
-            known[key] = block.shape, block.numel, block.name
+            found = shapes.setdefault(sizes, block.shape), block.numel, block.name
+            known[element.name, sizes] = found
         block.element_ty = element
-        block.shape, block.numel, block.name = known[key]
+        block.shape, block.numel, block.name = found
 
     return init
+
+
+def _known_shapes(make: Callable[..., None]) -> Callable[..., None]:
+    """A value, whose shape is made constants of once and not for every value."""
+    known: dict[tuple[int, ...], tuple[Any, Any]] = {}
+
+    def init(value: Any, handle: Any, dtype: Any) -> None:
+        sizes = tuple(dtype.shape) if dtype.is_block() else ()
+        if sizes not in known:
+            make(value, handle, dtype)
+            known[sizes] = value.shape, value.numel
+        value.handle, value.type, value.dtype = handle, dtype, dtype.scalar
+        value.shape, value.numel = known[sizes]
+
+    return init
+
+
+def _broadcast(otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """Two values of one shape as they are; Triton compares their sizes one by one."""
+
+    def broadcast(semantic: Any, a: Any, b: Any) -> Any:
+        if a.type.is_block() and b.type.is_block() and a.type.shape is b.type.shape:  # as _known_blocks makes them
+            return a, b
+        return otherwise(semantic, a, b)
+
+    return broadcast
 
 
 def _package(function: Callable[..., Any]) -> str:
@@ -225,9 +261,9 @@ def _comparison(otherwise: Callable[..., Any]) -> Callable[..., Any]:
     import triton.language as tl
 
     def compare(builder: Any, a: Any, b: Any) -> Any:
-        single = tl.float32 if a.dtype.scalar.name in _NARROW else a.dtype.scalar
-        result = otherwise(builder, _handle(_numbers(a), single), _handle(_numbers(b), single))
-        return _handle(result.data, tl.int1)
+        if a.dtype.scalar.name in _NARROW:
+            a, b = _handle(_numbers(a), tl.float32), _handle(_numbers(b), tl.float32)
+        return _handle(otherwise(builder, a, b).data, tl.int1)
 
     return compare
 
