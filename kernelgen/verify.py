@@ -1,8 +1,8 @@
 """What `new` has seen of the files that it is about to write: a case run, kernels compiled; nothing is claimed beyond.
 
-Two confined processes start while the reference is traced: Triton's interpreter runs the smallest accuracy case, and
-kernels are compiled for a GPU that need not be here, of every variant that the schedule table has at least one. What
-does not fit its time is said to be left out.
+A confined process starts while the reference is traced. Its children run the smallest accuracy case in Triton's
+interpreter, and compile kernels for a GPU that need not be here, of every variant that the schedule table has at least
+one. What does not fit its time is said to be left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from kernelgen import families
-from kernelgen.devices import Device, cache_folder, find
+from kernelgen.devices import Device, cache_folder
 from kernelgen.errors import NoDeviceError
 from kernelgen.files import write_atomic
 from kernelgen.generation import Made
@@ -61,33 +61,31 @@ class Verified:
 
 @contextmanager
 def verifying(device: Device) -> Iterator[Callable[[Sequence[Made]], Verified]]:
-    """A function that looks at files before they are written; its processes start at once and end with the block.
+    """A function that looks at files before they are written; its process starts at once and ends with the block.
 
     `device`: what is compiled for. Raises UsageError where no scratch folder can be made.
     """
     scratch = private.make(cache_folder() / "work")
     staged = Path(tempfile.mkdtemp(prefix="kernelgen-"))
-    shared = {**private.variables(scratch), "OMP_NUM_THREADS": "1"}
-    confined = Confinement((str(staged),), (str(scratch),))
-    interpreter = Worker("interpret", {**shared, **dict(find("cpu").environment)}, scratch / "cwd", confined)
-    compiler = Worker("compile", shared, scratch / "cwd", confined)
+    # a GPU that is here must not be seen: the judge would take it
+    environment = {**private.variables(scratch), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    worker = Worker("verify", environment, scratch / "cwd", Confinement((str(staged),), (str(scratch),)))
     pool = ThreadPoolExecutor(2, thread_name_prefix="kernelgen-verify")
-    starts = [pool.submit(worker.start) for worker in (interpreter, compiler)]
+    start = pool.submit(worker.start)
 
     def verify(made: Sequence[Made]) -> Verified:
         for spec, _, files in made:
             for name, text in files.items():
                 write_atomic(staged / spec.name / name, text)
-        running = pool.submit(_once_started, starts[0], _run, interpreter, made, staged)
-        compiling = pool.submit(_once_started, starts[1], _compile, compiler, made, staged, device)
+        running = pool.submit(_once_started, start, _run, worker, made, staged)
+        compiling = pool.submit(_once_started, start, _compile, worker, made, staged, device)
         (ran, not_run, wrong), (compiled, not_compiled, broken) = running.result(), compiling.result()
         return Verified(ran, compiled, device.arch, (*not_run, *not_compiled), (*wrong, *broken))
 
     try:
         yield verify
     finally:
-        for worker in (interpreter, compiler):
-            worker.close()
+        worker.close()
         pool.shutdown()
         private.remove(scratch)
         shutil.rmtree(staged, ignore_errors=True)

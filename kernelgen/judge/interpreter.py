@@ -76,7 +76,10 @@ def decorate_again() -> None:
             f"{others[0]} was decorated with triton.jit before judge.prepare() could select Triton's interpreter: call "
             "prepare() before the import of that module, or set TRITON_INTERPRET=1"
         )
-    for name in sorted({f.__module__ for f in functions if f.__module__.startswith(f"{tl.__name__}.")}):
+    decorated = {
+        v.__module__ for m in list(sys.modules.values()) for v in list(vars(m).values()) if isinstance(v, JITFunction)
+    }
+    for name in sorted(n for n in decorated if n.startswith(f"{tl.__name__}.")):
         importlib.reload(sys.modules[name])
     for name, value in list(vars(tl).items()):
         if isinstance(value, JITFunction):

@@ -16,6 +16,7 @@ MODULES = {
     "interpret": "kernelgen.worker.interpret",
     "lowered": "kernelgen.worker.lowered",
     "run": "kernelgen.worker.gpu",
+    "verify": "kernelgen.worker.verify",
     "npu": "kernelgen.worker.npu",
 }
 """Each module has OPERATIONS, a table of name to function; importing it makes the process ready for its role. A role

@@ -18,8 +18,9 @@ MAX_TEXT = 2000
 
 OWNERS = ("run", "npu")
 """Roles of processes that own a device, and do one request after the other: on the GPU, and on the NPU."""
-ROLES = ("compile", "interpret", "lowered", "confined", *OWNERS)
-"""compile: ahead of time, no GPU needed; interpret: Triton's interpreter on the CPU; lowered: by the Ascend compiler,
+ROLES = ("compile", "interpret", "verify", "lowered", "confined", *OWNERS)
+"""compile: ahead of time, no GPU needed; interpret: Triton's interpreter on the CPU; verify: both
+for the same files; lowered: by the Ascend compiler,
 no NPU needed; confined: does nothing but say what it is held to."""
 
 

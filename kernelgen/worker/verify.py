@@ -1,0 +1,22 @@
+"""The verify role: kernels are compiled for a GPU, and cases run in Triton's interpreter, by one process that has
+loaded torch and Triton once. A child is for one request: only where it runs a case does it select the interpreter."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from kernelgen import judge
+from kernelgen.judge import npu
+from kernelgen.worker import accuracy, ahead
+
+os.environ[npu.VISIBLE] = ""  # an NPU that is here is not what this role runs on
+
+
+def one_case(folder: str, name: str, path: str, case: dict[str, Any]) -> dict[str, Any]:
+    """Judge the candidate in `path` on one case, in the interpreter."""
+    judge.prepare()
+    return accuracy.one_case(folder, name, path, case)
+
+
+OPERATIONS = {**ahead.OPERATIONS, "accuracy": one_case}
