@@ -17,15 +17,13 @@ from kernelgen.lifeline import die_with_parent
 _POLL_S = 0.01
 
 
-def run_isolated(
-    command: Sequence[str], limit_s: float, output: int | IO[str], extra: Mapping[str, str] | None = None
-) -> int:
-    """The exit code of a process with `extra` variables, its output in `output`; negative where a signal ended it.
+def run_isolated(command: Sequence[str], limit_s: float, output: int | IO[str]) -> int:
+    """The exit code of a process, its output in `output`; negative where a signal ended it.
 
     Raises TimeoutExpired at the limit. Then, and where this process is interrupted, it is killed with all that it
     started.
     """
-    process = start_isolated(command, output, extra, subprocess.DEVNULL)
+    process = start_isolated(command, output, stdin=subprocess.DEVNULL)
     try:
         return process.wait(limit_s)
     finally:

@@ -45,14 +45,14 @@ class Forest:
         return mean, np.sqrt(np.maximum(squares / self.trees - mean * mean, 0.0))
 
 
-def grow(x: Floats, y: Floats, rng: np.random.Generator, trees: int = TREES) -> Forest:
+def grow(x: Floats, y: Floats, rng: np.random.Generator) -> Forest:
     """Trees that fit every sample. x: (samples, features), y: (samples,).
 
     A node draws one threshold a feature and takes the one that explains the most; it is a leaf where its samples
     are equal.
     """
     count = len(y)
-    rows, sizes, made = np.tile(np.arange(count), trees), np.full(trees, count), trees
+    rows, sizes, made = np.tile(np.arange(count), TREES), np.full(TREES, count), TREES
     levels: list[tuple[Places, Floats, Places, Floats]] = []
     while len(sizes):
         nodes = len(sizes)
@@ -82,7 +82,7 @@ def grow(x: Floats, y: Floats, rng: np.random.Generator, trees: int = TREES) -> 
         sizes = np.stack([lefts, sizes - lefts], axis=1).ravel()
         made += len(sizes)
     parts = [np.concatenate(part) for part in zip(*levels, strict=True)]
-    return Forest(trees, len(levels), parts[0].astype(np.int64), parts[1], parts[2].astype(np.int64), parts[3])
+    return Forest(TREES, len(levels), parts[0].astype(np.int64), parts[1], parts[2].astype(np.int64), parts[3])
 
 
 def _explained(left: Floats, right: Floats, left_sum: Floats, right_sum: Floats) -> Floats:

@@ -31,7 +31,7 @@ FAMILIES: dict[str, tuple[Callable[[], SearchStrategy[Sample]], int]] = {
     "gathers beside broadcasts": (beside_gathers, 8), "names": (names, 10), "products": (products, 10),
 }  # fmt: skip
 """What is drawn, and how many of each in a whole run: 264."""
-PART = 5
+PART = 10
 """Of so many one is drawn in a quick run."""
 MAY_REFUSE = {
     *("moves", "gathers", "windows", "losses", "truth values", "single elements", "gathers beside broadcasts", "names"),

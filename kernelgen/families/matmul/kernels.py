@@ -238,11 +238,8 @@ def _kept(writer: Writer, mask: Mask | None) -> ir.Let:
 
 
 _GRID_TILES = "tiles_m * tiles_n"
-
-
-def _counts(rows: str = 'options["BLOCK_M"]', columns: str = 'options["BLOCK_N"]') -> tuple[tuple[str, str], ...]:
-    """The wrapper's numbers of tiles."""
-    return ("tiles_m", f"cdiv(M, {rows})"), ("tiles_n", f"cdiv(N, {columns})")
+_COUNTS = (("tiles_m", 'cdiv(M, options["BLOCK_M"])'), ("tiles_n", 'cdiv(N, options["BLOCK_N"])'))
+"""The wrapper's numbers of tiles."""
 
 
 def by_pointers(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str) -> ir.Kernel:
@@ -259,13 +256,13 @@ def by_pointers(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name:
 def _with_parts(writer: Writer, kernel: ir.Kernel) -> ir.Kernel:
     """A kernel whose tiles are counted, with what they leave of rows."""
     if writer.body.ends is not None:
-        (name, rows), columns = _counts()
+        (name, rows), columns = _COUNTS
         groups = ("NUM_GROUPS", "next_power_of_2(BATCH)")
         return replace(kernel, counts=((name, f"{rows} + BATCH"), columns), constexprs=(*kernel.constexprs, groups))
     if not writer.body.in_parts:
-        return replace(kernel, counts=_counts())
+        return replace(kernel, counts=_COUNTS)
     arguments = (*kernel.arguments, *row_parts.passed(writer))
-    return replace(kernel, arguments=arguments, scratch=row_parts.scratch(writer), counts=_counts())
+    return replace(kernel, arguments=arguments, scratch=row_parts.scratch(writer), counts=_COUNTS)
 
 
 def boxable(spec: OperatorSpec, body: ProductBody) -> frozenset[str]:
@@ -392,7 +389,7 @@ def split(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str) 
         name, schedule, (*writer.arguments(inside), *_passed(writer)),
         _constexprs(spec, body, "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "SPLITS"), inside,
         (grid_of(body, _GRID_TILES), splits),
-        tuple(ir.Scratch(left_by(writer, dot), f"({shape_of})") for dot in body.dots), _counts(),
+        tuple(ir.Scratch(left_by(writer, dot), f"({shape_of})") for dot in body.dots), _COUNTS,
     )  # fmt: skip
     return product, joined(spec, body, schedule, name.replace("_kernel", "_join_kernel"))
 
