@@ -113,6 +113,14 @@ def sync(path: str | Path) -> None:
         os.close(handle)
 
 
+def check_creatable(folder: Path) -> None:
+    """Raise UsageError unless the folder, or the nearest one above it that is there, takes new files; makes none."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise UsageError(f"{folder}: cannot write here: {there} is not a folder")
+    check_writable(there)
+
+
 def check_writable(folder: Path) -> None:
     """Raise UsageError, naming the folder, unless files can be made in it; makes it."""
     try:

@@ -27,7 +27,7 @@ from kernelgen.errors import (
     UsageError,
 )
 from kernelgen.families.kernel import body_of
-from kernelgen.files import check_writable, read_text, write_atomic
+from kernelgen.files import check_creatable, check_writable, read_text, write_atomic
 from kernelgen.language import Language, translate
 from kernelgen.manifest import Manifest, damaged, generated, hand_edited, read_manifest, text_hash, write_manifest
 from kernelgen.plan import Chip, LoweredPlan, OnePlan, Plan, TableRow
@@ -246,6 +246,8 @@ def new(
     `table`: the kernel that a language model just wrote for a spec that says `family: custom`. `look`: sees what is
     about to be written, and may raise. `language`: of definition.md; None: as it is, or English.
     """
+    if not dry_run:
+        check_creatable(folder_of(spec, root))  # before minutes are spent on what cannot be written
     made = _made(spec, root, chip, table, language=language)
     if not force:
         check_unedited([folder_of(one, root) for one, _, _ in made])

@@ -168,7 +168,9 @@ def _said(error: ValidationError) -> str:
     """The first mistake, with its place."""
     first = error.errors(include_url=False, include_input=False)[0]
     place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
-    message = first["msg"].removeprefix("Value error, ")
+    message = {"model_type": "needs an object", "missing": "is missing", "extra_forbidden": "is unknown"}.get(
+        first["type"], first["msg"].removeprefix("Value error, ")
+    )
     return f"{place.removeprefix('.')}: {message}" if place else message
 
 

@@ -63,7 +63,7 @@ def test_mistakes_are_one_line(options: list[str], code: int, line: str, capsys:
             ["check", "relu", "--target", "ascend910b3", "--workers", "1"],
             "--target lowers on this machine's CPU; leave",
         ),
-        (["bench", "--self-test", "--workers", "1"], "--self-test judges the judge of this machine; leave --gpus"),
+        (["bench", "--self-test", "--workers", "1"], "--self-test tests the timer of this machine; leave --gpus"),
         (["bench", "relu", "--each-device"], "--each-device is for runs over operators"),
         (
             ["optimize", "relu", "--adopt", "x.py", "--workers", "1", "--device", "cpu"],

@@ -124,7 +124,7 @@ def test_a_slip_in_the_name_of_a_target(
     monkeypatch.chdir(tmp_path)
     for command in (["new", "relu.yaml"], ["check", "relu"]):
         assert main([*command, "--target", "ascend910b5"]) == 2
-        assert "--target ascend910b5: no facts for it; did you mean ascend910b4?" in capsys.readouterr().err
+        assert "--target ascend910b5: unknown chip; did you mean ascend910b4?" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

@@ -117,7 +117,8 @@ class _Old:
             said = (
                 done.stderr.strip().partition("\n")[0].removeprefix("fatal: ") or "no such commit, and no such folder"
             )
-            raise UsageError(f"--against {self._ref}: {said}")
+            way_out = "; give a folder, or run this inside the repository" if "not a git repository" in said else ""
+            raise UsageError(f"--against {self._ref}: {said}{way_out}")
         return done.stdout
 
 

@@ -29,9 +29,16 @@ REMEMBERED, FAR = 4, 8.0
 """Configurations that memory adds to a start, and how far from the problem (`knowledge.patterns`) they may be."""
 
 app = typer.Typer(
-    help="What runs have measured, kept between them.", no_args_is_help=True, rich_markup_mode=None,
+    help="Show and manage what earlier runs measured.", invoke_without_command=True, rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
+
+
+@app.callback()
+def _help(context: typer.Context) -> None:
+    """Show and manage what earlier runs measured."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 Operator = Annotated[str | None, typer.Option("--operator", metavar="NAME", help="Only this operator's rows.")]
 OnDevice = Annotated[str | None, typer.Option("--on", metavar="DEVICE", help="Only rows of this device, by its name.")]
@@ -111,14 +118,16 @@ def list_(operator: Operator = None, on: OnDevice = None, json: Json = False) ->
          "failed": sum(r.time_us is None for r in rows)}
         for (o, f, d, v), rows in sorted(groups.items())
     ]  # fmt: skip
+    come_along = sum(operator in (None, row.operator) for row in shipped.rows(on))
     if json:
-        emit({"store": str(store().path), "rows": found, "shipped": len(shipped.rows(on))})
+        emit({"store": str(store().path), "rows": found, "shipped": come_along})
         return 0
+    meant = "".join(f", {name}" for name in (operator, on) if name)
     if found:
         print(table([tuple(found[0]), *(tuple(map(str, one.values())) for one in found)]))
     else:
-        print(f"nothing was measured yet ({store().path})")
-    print(f"{len(shipped.rows(on))} rows come with kernelgen")
+        print(f"no measurements on this machine yet{meant} ({store().path})")
+    print(f"{come_along} rows come with kernelgen{meant}")
     return 0
 
 
@@ -146,7 +155,10 @@ def import_(
     docs/benchmarks/small.json has them; what is known already stays."""
     from kernelgen.knowledge.shipped import of_path
 
-    added = store().add([row for path in paths for row in of_path(path)])
+    rows = [row for path in paths for row in of_path(path)]
+    if not rows:
+        raise _nothing_in(paths)
+    added = store().add(rows)
     print(f"{added} new rows in {store().path}")
     return 0
 
@@ -162,11 +174,15 @@ def rebuild(
     from kernelgen.knowledge import shipped
 
     by_device: dict[str, list[Row]] = {}
+    counts = []
     for path in paths:
         found = list(shipped.of_path(path))
-        print(f"{len(found)} rows in {path}")
+        counts.append(f"{len(found)} rows in {path}")
         for row in found:
             by_device.setdefault(row.device, []).append(row)
+    if not by_device:
+        raise _nothing_in(paths)
+    print(*counts, sep="\n")
     for device, rows in by_device.items():
         file = (folder or shipped.FOLDER) / shipped.file_of(device).name
         _write(file, shipped.packed(rows))
@@ -242,6 +258,13 @@ def suggest(
     else:
         print(f"nothing is known of {plan.family} kernels yet")
     return 0
+
+
+def _nothing_in(paths: list[Path]) -> UsageError:
+    return UsageError(
+        f"nothing in {', '.join(map(str, paths))} has rows of measurements: they are in files that "
+        "`kernelgen knowledge export` writes, and in journals of runs that measured on a GPU"
+    )
 
 
 def _write(file: Path, content: bytes) -> None:

@@ -31,7 +31,7 @@ def check(
     only: Only = None,
     skip: Skip = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Worst element, errors and seeds too.")] = False,
-    seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="Repeat the inputs of another run.")] = None,
+    seed: Annotated[str | None, typer.Option("--seed", metavar="N", help="Repeat the inputs of another run.")] = None,
     gpus: fleet.Gpus = None,
     workers: fleet.Workers = None,
     ray: fleet.Ray = None,
@@ -54,7 +54,7 @@ def check(
         return check_lowered(found, made_for, Chosen(tuple(only or ()), tuple(skip or ())), json)
     arguments = [*_each("--only", only), *_each("--skip", skip), *_flag("--verbose", verbose), *_flag("--json", json)]
     if seed is not None:
-        arguments += ["--seed", str(seed)]
+        arguments += ["--seed", str(checked("--seed", seed, whole(0)))]
     if where is not None:
         return _side_by_side("check", chosen_quartets(names or [], every), arguments, device, where, json)
     return _each_test("accuracy", chosen_quartets(names or [], every), arguments, device, json)
@@ -86,11 +86,13 @@ def bench(
     where = fleet.asked(gpus, workers, ray, each_device)
     if self_test:
         if names or every:
-            raise UsageError("--self-test judges the judge and takes no NAME")
+            raise UsageError("--self-test tests the timer itself and takes no NAME")
         if where is not None:
-            raise UsageError("--self-test judges the judge of this machine; leave --gpus, --workers and --ray out")
+            raise UsageError("--self-test tests the timer of this machine; leave --gpus, --workers and --ray out")
         count = [] if runs is None else ["--runs", str(checked("--runs", runs, whole(1)))]
         return run_test("the self-test", [*SELF_TEST, *count, *_flag("--json", json)], None)
+    if runs is not None:
+        raise UsageError("--runs needs --self-test, whose runs it counts")
     arguments = [*_each("--only", only), *_each("--skip", skip), *_flag("--json", json)]
     arguments += _flag("--require-gpu", require_gpu)
     if min_speedup is not None:

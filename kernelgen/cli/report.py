@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from kernelgen.cli.names import LOGS, chosen_quartets
-from kernelgen.cli.terminal import Json, Names, emit, note
+from kernelgen.cli.terminal import All, Json, Names, emit, note
 from kernelgen.errors import KernelgenError, WrongOrSlowError
 from kernelgen.settings import resolve
 
 
 def report(
     names: Names = None,
+    every: All = False,
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page.")] = Path("report.html"),
     png: Annotated[
         Path | None,
@@ -32,7 +33,7 @@ def report(
     from kernelgen.files import write_atomic
     from kernelgen.report import page, pictures, story
 
-    quartets = chosen_quartets(names or [], every=not names)
+    quartets = chosen_quartets(names or [], every=every or not names)
     journals = Path(given) if (given := resolve({}).journals) else None
     stories, broken = [], []
     for quartet in quartets:

@@ -104,7 +104,11 @@ def tune(
     given = dict(locals())
     where = fleet.asked(gpus, workers, ray, each_device, resume)
     if replay:
+        if names:
+            raise UsageError("--replay takes no NAME: it runs the search on recorded spaces")
         return replayed(replay, seeds, jobs, json)
+    if seeds is not None:
+        raise UsageError("--seeds needs --replay, whose runs it counts")
     if not names:
         raise UsageError("tune needs a NAME, or --replay to judge the search on recorded spaces")
     settings = resolve({"device": device, "arch": arch, "max_minutes": max_minutes, "jobs": jobs})

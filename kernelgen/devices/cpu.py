@@ -32,5 +32,5 @@ def open_device(arch: str | None) -> Device:
         known = [*facts.DEFAULT_BY_ARCH, *(f.key for f in facts.TABLE)]
         near = difflib.get_close_matches(chosen, known, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-        raise UsageError(f"--arch {chosen}: no facts for it; {hint}")
+        raise UsageError(f"--arch {chosen}: unknown architecture; {hint}")
     return Device(name=NAME, measures=False, facts=target, environment=ENVIRONMENT)

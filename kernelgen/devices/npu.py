@@ -98,7 +98,7 @@ def _named(arch: str) -> facts.NpuFacts:
         known = [f.key for f in facts.NPU_TABLE]
         near = difflib.get_close_matches(arch, known, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-        raise UsageError(f"--target {arch}: no facts for it; {hint}")
+        raise UsageError(f"--target {arch}: unknown chip; {hint}")
     return found
 
 

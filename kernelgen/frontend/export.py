@@ -16,7 +16,7 @@ from unittest import mock
 
 from kernelgen.errors import GuardError
 from kernelgen.frontend.graph import Atom, Dim
-from kernelgen.frontend.mistakes import at_place, even_hint, failed, named, raised_at, unsupported
+from kernelgen.frontend.mistakes import SIZED_BY_VALUES, at_place, even_hint, failed, named, raised_at, unsupported
 from kernelgen.frontend.reference import Reference
 from kernelgen.frontend.rule import Refused
 from kernelgen.spec.cases import admits, usual_sizes
@@ -433,7 +433,7 @@ def _text(expression: Any, symbols: dict[Any, Atom]) -> str:
     names = {symbol: symbols.get(symbol) for symbol in expression.free_symbols}
     if not all(isinstance(name, str) and name.isidentifier() for name in names.values()):
         if re.search(r"\bu\d", str(expression)):
-            raise Refused("a result with as many elements as values say (return one of a fixed size and a mask)")
+            raise Refused(SIZED_BY_VALUES)
         raise Refused(f"a size that does not follow from declared sizes: {expression}")
     # symbols of the names, not names in the text: terms are in their order, whatever a trace calls its symbols
     shown = str(expression.xreplace({s: type(s)(name, **s.assumptions0) for s, name in names.items()}))

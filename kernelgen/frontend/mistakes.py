@@ -13,6 +13,7 @@ from kernelgen.frontend.reference import Reference
 from kernelgen.spec.model import OperatorSpec
 from kernelgen.spec.nearest import hint
 
+SIZED_BY_VALUES = "a result whose size depends on values (return one of a fixed size and a mask)"
 FROM_VALUE = "a number made of a tensor's value (.item(), int() or float(); keep it a tensor)"
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelgen.errors import GuardError, Mistake, SpecError, UnsupportedError
+from kernelgen.frontend.mistakes import SIZED_BY_VALUES
 from kernelgen.importer import shapes as sizes
 from kernelgen.importer.draws import drawn_below
 from kernelgen.importer.graph_reference import from_graph
@@ -356,6 +357,8 @@ def _dtypes(function: Any, inputs: Sequence[Input]) -> Kinds:
             with Whole(), Fills():  # type: ignore[no-untyped-call]
                 found = function(*meta)
         except Exception as error:
+            if "register_meta function" in str(error):  # torch's word for nonzero, unique, a mask as an index
+                raise sizes.ShapeError(f"unsupported: {SIZED_BY_VALUES}") from None
             raise sizes.ShapeError(f"the reference fails with {dtype or 'its dtypes'}: {said(error)}") from None
         found = found if isinstance(found, tuple | list) else (found,)
         if (wrong := sizes.no_tensors(found)) is not None:
