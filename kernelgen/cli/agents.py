@@ -19,9 +19,9 @@ Order: write SPEC.yaml, `new`, `check`, `optimize`, `report`. Mistakes come with
 
 
 def mcp() -> None:
-    """Serve new, check, optimize and report to agents, over stdio (Model Context Protocol).
+    """Serve new, check, optimize and report over MCP (stdio).
 
-    It works in the folder that it is started in. Needs the extra `mcp`.
+    Works in the current folder. Needs the extra `mcp`.
     """
     try:
         from mcp.server.mcpserver import MCPServer

@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     from kernelgen.roofline import Analysis, Bound
     from kernelgen.spec.model import Case, OperatorSpec, SizeValue
 
-Given = Annotated[str, typer.Argument(metavar="SPEC|FILE.py", help="A spec, or a Python file that `import` takes.")]
+Given = Annotated[str, typer.Argument(metavar="SPEC|FILE.py", help="A spec, or a Python file as for `import`.")]
 Shape = Annotated[
     list[str] | None,
-    typer.Option("--shape", metavar="B=8,D=4096", help="Sizes by name; others as in the first performance case."),
+    typer.Option("--shape", metavar="B=8,D=4096", help="Sizes by name; the rest as in the first performance case."),
 ]
 Dtype = Annotated[str | None, typer.Option("--dtype", metavar="NAME", help="Only this dtype, such as bf16.")]
-OnDevice = Annotated[str, typer.Option("--device", metavar="h200", help="A GPU of kernelgen's table; none is needed.")]
+OnDevice = Annotated[
+    str, typer.Option("--device", metavar="h200", help="GPU model to analyse for; it need not be present.")
+]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print Markdown.")]
 
 SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "fp8": "float8_e4m3fn"}
@@ -41,10 +43,11 @@ def analyze(
     markdown: Markdown = False,
     json: Json = False,
 ) -> int:
-    """Say what an operator must move and compute, what bounds it, and which kernels it would become.
+    """Show an operator's bytes, FLOPs, bottleneck and kernels.
 
-    Nothing is generated, run or measured. The roofline time is the least that physics allows at the peaks of the
-    device's data sheet. --shape can be given more than once. A Python file is run, as `kernelgen import` runs it.
+    Nothing is generated or measured, and no GPU is needed. The roofline time is a lower bound: max(bytes / peak
+    bandwidth, FLOPs / peak rate), with the peaks of the data sheet. --shape can be repeated. A Python file is run, as
+    `kernelgen import` runs it.
     """
     facts = _facts(device)
     spec = _spec(given)

@@ -17,9 +17,9 @@ LOGS = Path("logs") / "drafts"
 
 
 def draft(
-    words: Annotated[str, typer.Argument(metavar="WORDS", help="What the operator does, in a sentence.")],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where NAME.yaml goes.")] = Path("specs"),
-    yes: Annotated[bool, typer.Option("--yes", help="Write it without asking.")] = False,
+    words: Annotated[str, typer.Argument(metavar="WORDS", help="What the operator does, in one sentence.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for NAME.yaml.")] = Path("specs"),
+    yes: Annotated[bool, typer.Option("--yes", help="Write the spec without asking.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing spec.")] = False,
     model: Model = None,
     base_url: BaseUrl = None,
@@ -30,10 +30,10 @@ def draft(
     price_out: PriceOut = None,
     json: Json = False,
 ) -> None:
-    """Have a language model write a spec, and approve it.
+    """Have a language model write a spec, then approve it.
 
-    The reference is host code that `kernelgen new` runs: read it before you say yes. What a model wrote is held
-    against an allow-list first, and nothing of it runs before it is approved.
+    `kernelgen new` runs the reference on the host, so read it before you approve. The spec is first checked against an
+    allow-list; none of it runs before you approve it.
     """
     settings = resolve({name: value for name, value in locals().items() if name in Settings.__dataclass_fields__})
     asked, limits = client(settings, "draft"), caps(settings)

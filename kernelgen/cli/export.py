@@ -18,14 +18,16 @@ def export(
     form: Annotated[
         str, typer.Option("--format", metavar="folder|kernelbench|custom_op", help="What to write.")
     ] = "folder",
-    to: Annotated[Path | None, typer.Option("--to", metavar="PATH", help="By default below exported/.")] = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="PATH", help="Output path; default: exported/NAME.")
+    ] = None,
     force: Force = False,
     json: Json = False,
 ) -> int:
     """Bundle an operator so that it runs without kernelgen.
 
-    folder: the quartet and the judge. kernelbench: one file with ModelNew, for an operator imported from a Model.
-    custom_op: an installable package that registers the operator with torch.library.
+    folder: the kernel, its baseline, its tests and the code that runs them. kernelbench: one file with ModelNew, for an
+    operator imported from a Model. custom_op: an installable package that registers the operator with torch.library.
     """
     from kernelgen import export as exporting
 

@@ -24,18 +24,19 @@ MOST = 1024
 """Workers of one machine."""
 
 Gpus = Annotated[
-    str | None, typer.Option("--gpus", metavar="all|0,2", help="Work on several operators at once, one per GPU or NPU.")
+    str | None,
+    typer.Option("--gpus", metavar="all|0,2", help="Work on several operators in parallel, one per GPU or NPU."),
 ]
 Workers = Annotated[
-    str | None, typer.Option("--workers", metavar="N", help="Work on this many operators at once, without a GPU.")
+    str | None, typer.Option("--workers", metavar="N", help="Work on N operators in parallel without a GPU.")
 ]
 Ray = Annotated[
-    str | None, typer.Option("--ray", metavar="ADDRESS|local", help="On the GPUs, NPUs or cores of a Ray cluster.")
+    str | None, typer.Option("--ray", metavar="ADDRESS|local", help="Use the GPUs, NPUs or cores of a Ray cluster.")
 ]
-EachDevice = Annotated[bool, typer.Option("--each-device", help="One run per kind of device, each in its own folder.")]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with an interrupted run over operators, or say that there is none.")
+EachDevice = Annotated[
+    bool, typer.Option("--each-device", help="Start one run per device model, each in its own folder.")
 ]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume an interrupted parallel run; fail if there is none.")]
 
 
 @dataclass(frozen=True)

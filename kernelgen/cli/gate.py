@@ -31,16 +31,16 @@ def gate(
         str | None, typer.Option("--against", metavar="REF|FOLDER", help="A git commit, or another operators/ folder.")
     ] = None,
     margin: Annotated[
-        str | None, typer.Option("--margin", metavar="PERCENT", help="What counts as slower; by default 1.")
+        str | None, typer.Option("--margin", metavar="PERCENT", help="How much slower counts as slower; default: 1.")
     ] = None,
-    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML too.")] = None,
+    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Also write JUnit XML.")] = None,
     device: DeviceName = None,
     json: Json = False,
 ) -> int:
-    """Fail where a kernel is wrong, or slower than it was.
+    """Fail if a kernel is wrong, or slower than before.
 
-    Old and new kernels run in one process and are timed in pairs. Exit 1: one is wrong or slower; 3: no GPU here.
-    With GITHUB_STEP_SUMMARY set the table is appended there.
+    Old and new kernels are timed in interleaved pairs in one process. Exit code 1: a kernel is wrong or slower; 3: no
+    GPU. The table is appended to the file GITHUB_STEP_SUMMARY, if that variable is set.
     """
     if against is None:
         raise UsageError("gate needs --against: a git commit such as main, or another operators/ folder")

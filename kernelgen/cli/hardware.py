@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 Measure = Annotated[
     bool,
-    typer.Option("--measure", help="Measure what the device reaches, and keep it; --device cpu: this CPU."),
+    typer.Option("--measure", help="Measure and cache what the device reaches; --device cpu measures this CPU."),
 ]
-Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw the roofline there.")]
+Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Write a roofline chart to this file.")]
 Predictions = Annotated[
     Path | None,
     typer.Option(
         "--predictions", metavar="FILE",
-        help="Compare predictions with what docs/benchmarks/measure.py measured, such as docs/benchmarks/h200.json.",
+        help="Compare predictions with measured times, such as docs/benchmarks/h200.json.",
     ),
 ]  # fmt: skip
 
@@ -54,9 +54,9 @@ def hardware(
     only: Only = None,
     json: Json = False,
 ) -> None:
-    """Show this machine's device and the table of limits and peaks; with --measure what the device reaches.
+    """Show the device here, and limits and peaks of all known ones.
 
-    --only names the operators of --predictions.
+    --measure measures bandwidths, matrix rates and latencies. --only selects the operators of --predictions.
     """
     from kernelgen import devices
     from kernelgen.devices import ceilings

@@ -16,20 +16,22 @@ def import_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A Python file with a Model or a function.")],
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="The operator's name.")] = None,
     function: Annotated[
-        str | None, typer.Option("--function", metavar="NAME", help="The function, where the file has several.")
+        str | None, typer.Option("--function", metavar="NAME", help="Which function, if the file has several.")
     ] = None,
     blocks: Annotated[
-        bool, typer.Option("--blocks/--whole", help="A spec for every kind of block, or one for the whole module.")
+        bool, typer.Option("--blocks/--whole", help="One spec per kind of block, or one for the whole module.")
     ] = False,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where NAME.yaml goes.")] = Path(),
-    limit_s: Annotated[str, typer.Option("--limit-s", metavar="S", help="Seconds the file may run.")] = "60",
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for NAME.yaml.")] = Path(),
+    limit_s: Annotated[
+        str, typer.Option("--limit-s", metavar="S", help="Time limit for running the file, in seconds.")
+    ] = "60",
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing spec.")] = False,
     json: Json = False,
 ) -> None:
-    """Make a spec of a Python file: a class Model with get_inputs() and get_init_inputs(), or a function with examples.
+    """Make a spec from a Python file with a Model or a function.
 
-    A function needs get_inputs() or example_inputs = (...) beside it. The file is run, in a process of its own with a
-    time limit: import only what you would run. Nothing is unpickled.
+    A class Model needs get_inputs() and get_init_inputs(), a function get_inputs() or example_inputs = (...). The file
+    is run, in a process of its own with a time limit: import only what you would run. Nothing is unpickled.
     """
     from kernelgen.files import write_atomic
     from kernelgen.importer import import_blocks, import_file

@@ -23,17 +23,15 @@ STATES = ("current", "stale", "changed by hand", "none yet", "unknown")
 
 
 def list_(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[GLOB...]", help="Only operators of these names.")
-    ] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="[GLOB...]", help="Only matching operators.")] = None,
     state: Annotated[
-        str | None, typer.Option("--state", metavar="STATE", help=f"Only those: {', '.join(STATES)}.")
+        str | None, typer.Option("--state", metavar="STATE", help=f"Only operators in this state: {', '.join(STATES)}.")
     ] = None,
     json: Json = False,
 ) -> None:
     """List the specs and the state of their kernels.
 
-    A kernel is current where spec and files are as when it was generated, by their hashes; `kernelgen new --check`
+    A kernel is current if the hashes of its spec and files have not changed since it was generated. `kernelgen new --check`
     generates again and compares.
     """
     if state is not None and state not in STATES:
@@ -90,11 +88,12 @@ def _row(name: str) -> dict[str, str]:
 
 def doctor(
     setup: Annotated[
-        str | None, typer.Option("--setup", metavar="ascend", help="Install the Ascend compiler, apart from Triton.")
+        str | None,
+        typer.Option("--setup", metavar="ascend", help="Install the Ascend compiler in an environment of its own."),
     ] = None,
     json: Json = False,
 ) -> int:
-    """Say what is missing on this machine, and how to get it."""
+    """Check what is missing on this machine, and how to get it."""
     if setup is not None:
         return _set_up(setup)
     from kernelgen.doctor import checks
@@ -126,10 +125,10 @@ def _found(finding: Finding) -> str:
 
 def schema(
     command: Annotated[
-        str | None, typer.Argument(metavar="[COMMAND]", help="Of what this command prints with --json.")
+        str | None, typer.Argument(metavar="[COMMAND]", help="The command whose --json output is meant.")
     ] = None,
 ) -> None:
-    """Print the JSON Schema of specs, for editors; or of a command's document."""
+    """Print the JSON Schema of specs, or of --json output."""
     if command is None:
         from kernelgen.spec import json_schema
 
@@ -142,8 +141,10 @@ def schema(
     emit(document_schema(command))
 
 
-def docs(page: Annotated[str | None, typer.Argument(metavar="[PAGE]", help="Such as spec or json.")] = None) -> None:
-    """Print a page of the documentation; without PAGE list the pages."""
+def docs(
+    page: Annotated[str | None, typer.Argument(metavar="[PAGE]", help="A page, such as spec or json.")] = None,
+) -> None:
+    """Print a page of the documentation, or list the pages."""
     pages = {path.stem: path for path in sorted(_docs().glob("*.md"))}
     if page is None:
         print(table((name, path.read_text("utf-8").partition("\n")[0].lstrip("# ")) for name, path in pages.items()))

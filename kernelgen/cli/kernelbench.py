@@ -19,36 +19,40 @@ if TYPE_CHECKING:
 
 
 def kernelbench(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="KernelBench, or a folder of problem files.")],
-    level: Annotated[str, typer.Option("--level", metavar="N", help="The level to take.")] = "1",
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Specs, kernels and journal.")] = Path(
-        "kernelbench"
-    ),
-    limit_s: Annotated[str, typer.Option("--limit-s", metavar="S", help="Seconds a problem may take.")] = "60",
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="A checkout of KernelBench, or a folder of problem files.")
+    ],
+    level: Annotated[str, typer.Option("--level", metavar="N", help="KernelBench level.")] = "1",
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Output folder for specs, kernels and journal.")
+    ] = Path("kernelbench"),
+    limit_s: Annotated[str, typer.Option("--limit-s", metavar="S", help="Time limit per problem, in seconds.")] = "60",
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="TEXT", help="Only problems of this number or name.")
+        list[str] | None, typer.Option("--only", metavar="TEXT", help="Only the problem with this number or name.")
     ] = None,
     jobs: Annotated[
         str | None,
         typer.Option(
-            "--jobs", metavar="N", help="Problems prepared at once; a GPU has one at a time. By default one per GPU."
+            "--jobs",
+            metavar="N",
+            help="Problems prepared in parallel; default: one per GPU. A GPU times one at a time.",
         ),
     ] = None,
     optimize: Annotated[
         str | None,
-        typer.Option("--optimize", metavar="N", help="Play N rounds on each that is right, and time it again."),
+        typer.Option("--optimize", metavar="N", help="Run N rounds on each correct kernel, then time it again."),
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Run what the journal already has, too.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Rerun problems that the journal already has.")] = False,
     gpus: fleet.Gpus = None,
     workers: fleet.Workers = None,
     ray: fleet.Ray = None,
     device: DeviceName = None,
     json: Json = False,
 ) -> int:
-    """Import, generate and judge every problem of a folder; with a GPU also time it. Resumes where it was stopped.
+    """Import, generate, verify and time the problems of a folder.
 
-    The problem files are run, each in a process of its own with a time limit. Without a GPU only small shapes are
-    judged, in Triton's interpreter.
+    An interrupted run resumes. The problem files are run, each in a process of its own with a time limit. Without a GPU
+    nothing is timed, and only small shapes are verified, in Triton's interpreter.
     """
     from kernelgen import kernelbench as benchmark
     from kernelgen.devices import find

@@ -40,8 +40,9 @@ def _help(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         print(context.get_help())
 
-Operator = Annotated[str | None, typer.Option("--operator", metavar="NAME", help="Only this operator's rows.")]
-OnDevice = Annotated[str | None, typer.Option("--on", metavar="DEVICE", help="Only rows of this device, by its name.")]
+
+Operator = Annotated[str | None, typer.Option("--operator", metavar="NAME", help="Only rows of this operator.")]
+OnDevice = Annotated[str | None, typer.Option("--on", metavar="DEVICE", help="Only rows measured on this device.")]
 
 
 def store() -> Store:
@@ -106,7 +107,7 @@ def _dtypes(case: Case) -> str:
 
 @app.command(name="list")
 def list_(operator: Operator = None, on: OnDevice = None, json: Json = False) -> int:
-    """What is known: operators, devices, measurements, and when nothing is."""
+    """Show how much was measured, by operator and device."""
     from kernelgen.knowledge import shipped
 
     groups: dict[tuple[str, str, str, str], list[Row]] = {}
@@ -133,11 +134,13 @@ def list_(operator: Operator = None, on: OnDevice = None, json: Json = False) ->
 
 @app.command()
 def export(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON lines, packed where it ends in .gz.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Output file, JSON lines; compressed if it ends in .gz.")
+    ],
     operator: Operator = None,
     on: OnDevice = None,
 ) -> int:
-    """Write rows to a file, one a line."""
+    """Export measurements to a file."""
     from kernelgen.knowledge.shipped import packed
 
     rows = store().rows(operator, on)
@@ -151,8 +154,11 @@ def export(
 def import_(
     paths: Annotated[list[Path], typer.Argument(metavar="FILE|FOLDER", help="Exported files, or folders of journals.")],
 ) -> int:
-    """Take rows from exported files, from the journals below folders, and from measured first schedules as
-    docs/benchmarks/small.json has them; what is known already stays."""
+    """Add measurements from files and journals.
+
+    Reads exported files, all journals below a folder, and tables of measured schedules such as
+    docs/benchmarks/small.json. Existing rows stay.
+    """
     from kernelgen.knowledge.shipped import of_path
 
     rows = [row for path in paths for row in of_path(path)]
@@ -165,12 +171,15 @@ def import_(
 
 @app.command()
 def rebuild(
-    paths: Annotated[list[Path], typer.Argument(metavar="FILE|FOLDER", help="As for import.")],
+    paths: Annotated[list[Path], typer.Argument(metavar="FILE|FOLDER", help="Same as for import.")],
     folder: Annotated[
-        Path | None, typer.Option("--folder", metavar="FOLDER", help="Where to; by default kernelgen's own.")
+        Path | None, typer.Option("--folder", metavar="FOLDER", help="Output folder; default: kernelgen's own.")
     ] = None,
 ) -> int:
-    """Make the rows that kernelgen ships anew, from these alone: a file a device, the same bytes for the same rows."""
+    """Regenerate the rows shipped with kernelgen.
+
+    They are made from these files alone: one file per device, byte for byte the same for the same rows.
+    """
     from kernelgen.knowledge import shipped
 
     by_device: dict[str, list[Row]] = {}
@@ -194,9 +203,9 @@ def rebuild(
 def forget(
     operator: Operator = None,
     on: OnDevice = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every row.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Delete all rows.")] = False,
 ) -> int:
-    """Take rows out."""
+    """Delete measurements."""
     if not (operator or on or everything):
         raise UsageError("forget what? --operator NAME, --on DEVICE or --all")
     print(f"{store().forget(operator, on)} rows forgotten")
@@ -205,7 +214,7 @@ def forget(
 
 @app.command()
 def patterns(on: OnDevice = None, json: Json = False) -> int:
-    """Which strategies won how much against which bottleneck, over all rounds that are known."""
+    """Show what each strategy gained, by bottleneck."""
     from kernelgen.knowledge.patterns import patterns as found_in
 
     found = found_in(row for row in known() if on in (None, row.device))
@@ -232,9 +241,10 @@ def suggest(
     on: OnDevice = None,
     json: Json = False,
 ) -> int:
-    """The problems nearest to an operator's cases that were measured, and what was fastest there.
+    """Show what was fastest on similar problems.
 
-    Rows of another device are places to begin a search, and say nothing of how fast this one is.
+    For each case of the operator: the nearest measured problems and their fastest configurations. Rows from another
+    device are starting points for a search; they do not predict the speed on this one.
     """
     from kernelgen import generation
     from kernelgen.cli.names import ROOT

@@ -30,8 +30,12 @@ def check(
     target: Target = None,
     only: Only = None,
     skip: Skip = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Worst element, errors and seeds too.")] = False,
-    seed: Annotated[str | None, typer.Option("--seed", metavar="N", help="Repeat the inputs of another run.")] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Also print the worst element, the errors and the seeds.")
+    ] = False,
+    seed: Annotated[
+        str | None, typer.Option("--seed", metavar="N", help="Use the same inputs as the run that printed this seed.")
+    ] = None,
     gpus: fleet.Gpus = None,
     workers: fleet.Workers = None,
     ray: fleet.Ray = None,
@@ -40,7 +44,8 @@ def check(
 ) -> int:
     """Run an operator's accuracy test: is the kernel right?
 
-    --target ascend910b3 lowers and plans the kernels for that NPU, and runs the lowered form on the CPU.
+    --target ascend910b3 compiles the kernels for that NPU as far as possible without one, and runs the lowered form on
+    the CPU.
     """
     where = fleet.asked(gpus, workers, ray, each_device)
     if target is not None:
@@ -64,17 +69,20 @@ def bench(
     names: Names = None,
     every: All = False,
     min_speedup: Annotated[
-        str | None, typer.Option("--min-speedup", metavar="X", help="Exit 1 where a case is below X, 3 without a GPU.")
+        str | None, typer.Option("--min-speedup", metavar="X", help="Exit 1 if a case is below X; 3 without a GPU.")
     ] = None,
-    require_gpu: Annotated[bool, typer.Option("--require-gpu", help="Exit 3 where there is no GPU.")] = False,
+    require_gpu: Annotated[bool, typer.Option("--require-gpu", help="Exit 3 if there is no GPU.")] = False,
     only: Only = None,
     skip: Skip = None,
     self_test: Annotated[
         bool,
-        typer.Option("--self-test", help="Time a kernel against itself: how often does the interval contain 1.00?"),
+        typer.Option(
+            "--self-test",
+            help="Test the timer: time a kernel against itself and count how often the interval contains 1.00.",
+        ),
     ] = False,
     runs: Annotated[
-        str | None, typer.Option("--runs", metavar="N", help="Runs of the self-test at each duration.")
+        str | None, typer.Option("--runs", metavar="N", help="With --self-test: runs per duration (default 100).")
     ] = None,
     gpus: fleet.Gpus = None,
     workers: fleet.Workers = None,

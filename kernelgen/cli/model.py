@@ -17,13 +17,13 @@ from kernelgen.settings import Settings
 if TYPE_CHECKING:
     from kernelgen.llm import Caps, Client
 
-Model = Annotated[str | None, typer.Option("--model", metavar="NAME", help="The language model that llm asks.")]
+Model = Annotated[str | None, typer.Option("--model", metavar="NAME", help="The language model for the strategy llm.")]
 BaseUrl = Annotated[
     str | None, typer.Option("--base-url", metavar="URL", help="A server that speaks OpenAI's protocol.")
 ]
 Stream = Annotated[bool | None, typer.Option("--stream", help="Stream the model's answers.")]
-MaxTokens = Annotated[str | None, typer.Option("--max-tokens", metavar="N", help="Stop asking at this many tokens.")]
-MaxCost = Annotated[str | None, typer.Option("--max-cost", metavar="X", help="Stop asking at this cost.")]
+MaxTokens = Annotated[str | None, typer.Option("--max-tokens", metavar="N", help="Token limit of the run.")]
+MaxCost = Annotated[str | None, typer.Option("--max-cost", metavar="X", help="Cost limit of the run.")]
 PriceIn = Annotated[str | None, typer.Option("--price-in", metavar="X", help="Price per 1M input tokens.")]
 PriceOut = Annotated[str | None, typer.Option("--price-out", metavar="X", help="Price per 1M output tokens.")]
 

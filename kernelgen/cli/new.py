@@ -46,19 +46,17 @@ _A_PROCESS = 8
 
 def new(
     spec: OptionalSpec = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="The folder of the operators' folders.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Output folder; default: operators.")] = None,
     target: Target = None,
     force: Force = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Write nothing; fail where a generated file no longer matches its spec.")
+        bool, typer.Option("--check", help="Write nothing; fail if a generated file no longer matches its spec.")
     ] = False,
     dry_run: DryRun = False,
     lang: Lang = None,
     verify: Annotated[
         bool | None,
-        typer.Option("--verify/--no-verify", help="Run a case and compile the kernels before they are written."),
+        typer.Option("--verify/--no-verify", help="Run one case and compile the kernels before writing them."),
     ] = None,
     device: DeviceName = None,
     model: Model = None,
@@ -72,8 +70,8 @@ def new(
 ) -> None:
     """Write a kernel, its baseline and its tests from a spec.
 
-    With --check, and no SPEC, every operator in the folder is looked at. A spec that says `family: custom` has its
-    first kernel written by a language model: --model and what follows it, and --device, are for that alone.
+    --check without SPEC checks every operator in the folder. For a spec with `family: custom` a language model writes
+    the first kernel; --device and the options from --model on apply only to that.
     """
     settings = resolve({name: value for name, value in locals().items() if name in Settings.__dataclass_fields__})
     made_for = _device(target, device)

@@ -61,24 +61,24 @@ INTERRUPTED = 130
 TARGET_MARKS = {"reached": "✓", "missed": "✗", "unknown": ""}
 
 Rounds = Annotated[
-    str | None, typer.Option("--rounds", metavar=f"1..{MAX_ROUNDS}", help="Most rounds; by default the spec's.")
+    str | None,
+    typer.Option(
+        "--rounds", metavar=f"1..{MAX_ROUNDS}", help="Maximum number of rounds; default: the spec's max_rounds."
+    ),
 ]
 Dtypes = Annotated[list[str] | None, typer.Option("--dtype", metavar="NAME", help="Only cases of this dtype.")]
-StopAtTarget = Annotated[
-    bool | None, typer.Option("--stop-at-target", help="Stop as soon as the spec's target is reached.")
-]
+StopAtTarget = Annotated[bool | None, typer.Option("--stop-at-target", help="Stop once the spec's target is reached.")]
 MaxMinutes = Annotated[
-    str | None, typer.Option("--max-minutes", metavar="X", help="Start no round after this many minutes.")
+    str | None, typer.Option("--max-minutes", metavar="X", help="Do not start a round after this many minutes.")
 ]
-Candidates = Annotated[str | None, typer.Option("--candidates", metavar="N", help="Most candidates per round.")]
-Jobs = Annotated[str | None, typer.Option("--jobs", metavar="N", help="Compile processes; by default one per core.")]
-Strategies = Annotated[
-    list[str] | None, typer.Option("--strategy", metavar="NAME", help="Only this strategy, such as llm.")
-]
+Candidates = Annotated[str | None, typer.Option("--candidates", metavar="N", help="Maximum candidates per round.")]
+Jobs = Annotated[str | None, typer.Option("--jobs", metavar="N", help="Compile processes; default: one per core.")]
+Strategies = Annotated[list[str] | None, typer.Option("--strategy", metavar="NAME", help="Use only this strategy.")]
 Adopt = Annotated[
-    Path | None, typer.Option("--adopt", metavar="FILE", help="Judge and time this edited kernel; keep it if faster.")
+    Path | None,
+    typer.Option("--adopt", metavar="FILE", help="Verify and time this edited kernel; keep it if it is faster."),
 ]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Start anew instead of resuming an interrupted run.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start a new run; do not resume an interrupted one.")]
 
 
 def optimize(
@@ -116,11 +116,10 @@ def optimize(
 ) -> int:
     """Make a kernel faster, in rounds.
 
-    A round diagnoses, searches the candidates of one strategy, verifies the best, and keeps or reverts it.
-    An interrupted run is resumed. --dtype, --only, --skip and --strategy can be given more than once. Of several
-    operators, one that cannot be optimised does not stop the others. With --gpus, --workers or --ray they run
-    side by side, each on one worker at a time.
-    The strategy llm asks a language model; its key is read from OPENAI_API_KEY alone.
+    Each round finds the bottleneck, searches the candidates of one strategy, verifies the best one, and keeps or
+    reverts it. An interrupted run is resumed. --dtype, --only, --skip and --strategy can be repeated. If one of several
+    operators fails, the others continue. --gpus, --workers and --ray optimize several operators in parallel. The
+    strategy llm asks a language model; its key is read only from OPENAI_API_KEY.
     """
     given = dict(locals())
     settings = resolve({name: value for name, value in given.items() if name in Settings.__dataclass_fields__})

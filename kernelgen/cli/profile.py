@@ -38,13 +38,16 @@ Configs = Annotated[
         metavar="all|prog|SHORT|AXIS=VALUE,..|SET",
         envvar="KERNELS",
         show_envvar=False,
-        help="Which configurations; by default the current one. Also read from KERNELS.",
+        help="Configurations to profile; default: the current one. Environment variable: KERNELS.",
     ),
 ]
-Csv = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the rows there too.")]
-Keep = Annotated[Path | None, typer.Option("--keep", metavar="FOLDER", help="Keep ncu's reports (.ncu-rep) there.")]
+Csv = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Also write the rows to this file.")]
+Keep = Annotated[
+    Path | None, typer.Option("--keep", metavar="FOLDER", help="Keep ncu's reports (.ncu-rep) in this folder.")
+]
 Trace = Annotated[
-    Path | None, typer.Option("--trace", metavar="FILE.json", help="Write a Chrome trace of a call of the first case.")
+    Path | None,
+    typer.Option("--trace", metavar="FILE.json", help="Write a Chrome trace of one call of the first case."),
 ]
 
 MOST = 200
@@ -64,10 +67,10 @@ def profile(
     jobs: Jobs = None,
     json: Json = False,
 ) -> int:
-    """Say what each kernel of an operator does on the GPU: a row a configuration and kernel.
+    """Profile each kernel of an operator on the GPU.
 
-    ncu reads the counters where it may. Where it may not, the same columns follow from the judge's time, the bytes and
-    the compiled kernels, as far as these say them, and the row says `derived`.
+    One row per configuration and kernel. The figures are counters read by ncu. If ncu is missing or may not read
+    counters, they are derived from the measured time, the bytes and the compiled kernel, and the row says `derived`.
     """
     from kernelgen import generation
     from kernelgen.cli.sets import wanted_of_set

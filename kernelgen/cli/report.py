@@ -16,19 +16,17 @@ from kernelgen.settings import resolve
 def report(
     names: Names = None,
     every: All = False,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page.")] = Path("report.html"),
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Output file.")] = Path("report.html"),
     png: Annotated[
         Path | None,
-        typer.Option(
-            "--png", metavar="FOLDER", help="Write the charts as PNG too, for papers; needs the extra `report`."
-        ),
+        typer.Option("--png", metavar="FOLDER", help="Also write the charts as PNG; needs the extra `report`."),
     ] = None,
     json: Json = False,
 ) -> int:
-    """Write the newest run of each operator as one HTML page that needs no network.
+    """Write an HTML report of the newest run of each operator.
 
-    Without a NAME every operator below operators/ is in it, behind an index. Of an operator that ran elsewhere the
-    newest journal in the setting `journals` is shown.
+    The page is one file that needs no network. Without NAME it has an index of all operators in operators/. If an
+    operator did not run here, its newest journal in the folder of the setting `journals` is shown.
     """
     from kernelgen.files import write_atomic
     from kernelgen.report import page, pictures, story

@@ -42,12 +42,12 @@ def table(rows: Iterable[Sequence[str]]) -> str:
 
 
 _names = typer.Argument(
-    metavar="NAME...", help="Operators below operators/: names, globs, files of specs.", autocompletion=complete_quartet
+    metavar="NAME...", help="Generated operators: names, globs or spec files.", autocompletion=complete_quartet
 )
 _spec = typer.Argument(metavar="SPEC", help="A spec file, or the name of a shipped one.", autocompletion=complete_spec)
 
 Names = Annotated[list[str] | None, _names]
-All = Annotated[bool, typer.Option("--all", help="Every operator below operators/.")]
+All = Annotated[bool, typer.Option("--all", help="All operators in operators/.")]
 OptionalSpec = Annotated[str | None, _spec]
 NameOrSpec = Annotated[
     str, typer.Argument(metavar="NAME|SPEC", help="An operator or its spec.", autocompletion=complete_spec)
@@ -57,23 +57,22 @@ NamesOrSpecs = Annotated[
     typer.Argument(metavar="NAME|SPEC...", help="Operators, globs, or specs.", autocompletion=complete_spec),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite files that were changed by hand.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done and write nothing.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite hand-edited or existing files.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")]
 DeviceName = Annotated[
-    str | None, typer.Option("--device", metavar="cuda|npu|cpu", help="Where to run; by default the best device here.")
+    str | None, typer.Option("--device", metavar="cuda|npu|cpu", help="Device to use; default: the best one available.")
 ]
 Arch = Annotated[
-    str | None, typer.Option("--arch", "--target", metavar="sm_90|ascend910b3", help="What to compile and predict for.")
+    str | None,
+    typer.Option("--arch", "--target", metavar="sm_90|ascend910b3", help="Architecture to compile and predict for."),
 ]
 Lang = Annotated[
     str | None,
-    typer.Option("--lang", metavar="en|zh", help="Language of definition.md and the log; by default theirs."),
+    typer.Option("--lang", metavar="en|zh", help="Language of definition.md and the log; default: unchanged."),
 ]
-Target = Annotated[str | None, typer.Option("--target", metavar="ascend910b3", help="Make the kernels for this chip.")]
+Target = Annotated[str | None, typer.Option("--target", metavar="ascend910b3", help="Generate kernels for this NPU.")]
 Only = Annotated[list[str] | None, typer.Option("--only", metavar="TEXT", help="Only cases whose label contains this.")]
-Skip = Annotated[
-    list[str] | None, typer.Option("--skip", metavar="TEXT", help="Leave out cases whose label contains this.")
-]
+Skip = Annotated[list[str] | None, typer.Option("--skip", metavar="TEXT", help="Skip cases whose label contains this.")]
 
 
 def spoken(settings: Settings) -> Language | None:

@@ -42,9 +42,9 @@ INTERRUPTED = 130
 
 Replay = Annotated[
     list[Path] | None,
-    typer.Option("--replay", metavar="FILE|FOLDER", help="Judge the search on recorded spaces; needs no device."),
+    typer.Option("--replay", metavar="FILE|FOLDER", help="Evaluate the search on recorded spaces; no device needed."),
 ]
-Seeds = Annotated[str | None, typer.Option("--seeds", metavar="N", help="Replayed runs per space.")]
+Seeds = Annotated[str | None, typer.Option("--seeds", metavar="N", help="With --replay: runs per space (default 20).")]
 Configs = Annotated[
     str | None,
     typer.Option(
@@ -52,17 +52,23 @@ Configs = Annotated[
         metavar="tune|all|prog|SHORT|AXIS=VALUE,..|all,AXIS=VALUE,..|SET",
         envvar="KERNELS",
         show_envvar=False,
-        help="Which configurations: what the search chooses, all, one axis after the other, one by its short form, "
-        "what the search chooses among those with these values, or all of those; of a set of the family's, a table. "
-        "Also read from KERNELS.",
+        help="What to measure. tune: what the search chooses (default); all: every legal configuration; prog: one axis "
+        "at a time, from the plainest configuration to the current one; SHORT: one configuration by its short form; "
+        "AXIS=VALUE,..: only configurations with these values; SET: a named set of the family, as a table. "
+        "Environment variable: KERNELS.",
     ),
 ]
 Csv = Annotated[
     Path | None,
-    typer.Option("--csv", metavar="FILE", help="Where the table of a set goes; by default logs/NAME/SET.csv."),
+    typer.Option("--csv", metavar="FILE", help="Where to write the table of a set; default: logs/NAME/SET.csv."),
 ]
 Effort = Annotated[
-    str, typer.Option("--effort", metavar="none|quick|full", help="How much is measured before the search ends.")
+    str,
+    typer.Option(
+        "--effort",
+        metavar="none|quick|full",
+        help="How many configurations to measure: up to 12, 100 or 300 per schedule.",
+    ),
 ]
 
 SEEDS = 20
@@ -95,11 +101,12 @@ def tune(
     seeds: Seeds = None,
     json: Json = False,
 ) -> int:
-    """Search the fastest configuration of a kernel.
+    """Search for the fastest configuration of a kernel.
 
-    Every legal configuration of every variant may be chosen. The winner is measured again, verified and kept only if it
-    is faster beyond doubt. Ctrl-C ends the search and keeps the best so far. --dry-run shows the space. --replay judges
-    the search itself, on files with a column for every axis and one time_ms.
+    The search covers every legal configuration of every variant. The winner is timed again, verified, and kept only if
+    it is faster with 95 % confidence. Ctrl-C stops the search and keeps the best so far. --dry-run prints the search
+    space. --replay evaluates the search itself on recorded spaces: CSV files with one column per axis and a column
+    time_ms.
     """
     given = dict(locals())
     where = fleet.asked(gpus, workers, ray, each_device, resume)

@@ -40,16 +40,16 @@ class Side:
 
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="An operator, NAME@v1.2, or a file.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="The same; v1.2 alone is of A's operator.")],
-    diff: Annotated[bool, typer.Option("--diff", help="Print how the texts differ.")] = False,
+    b: Annotated[str, typer.Argument(metavar="B", help="The same; v1.2 alone means that version of A's operator.")],
+    diff: Annotated[bool, typer.Option("--diff", help="Also print the diff.")] = False,
     device: DeviceName = None,
     arch: Arch = None,
     json: Json = False,
 ) -> int:
     """Compare two kernels: are both right, and which is faster?
 
-    Two versions, files or operators with the same inputs and outputs. On a GPU they are timed in pairs in one process;
-    elsewhere their times are predicted. Exit 1 where one of them is wrong.
+    A and B are versions, files or operators with the same inputs and outputs. On a GPU they are timed in interleaved
+    pairs; without one their times are predicted. Exit code 1 if one of them is wrong.
     """
     settings = resolve({"device": device, "arch": arch})
     from kernelgen.devices import find
@@ -216,14 +216,14 @@ def _document(
 def restore(
     name: Annotated[str, typer.Argument(metavar="NAME", help="An operator.")],
     wanted: Annotated[
-        str | None, typer.Argument(metavar="VERSION", help="Such as v1.2; without it the versions are listed.")
+        str | None, typer.Argument(metavar="VERSION", help="Such as v1.2; omit it to list the versions.")
     ] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Restore a version of a kernel that a run kept, byte for byte.
+    """Restore an earlier version of a kernel.
 
-    The versions are those of the operator's log, kept in logs/NAME.
+    The versions are those of the operator's log. Their files are kept in logs/NAME and are restored byte for byte.
     """
     from kernelgen.versions import version, versions
 

@@ -33,16 +33,16 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 
 
 def watch(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[GLOB...]", help="Only these operators.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="[GLOB...]", help="Only matching operators.")] = None,
     serve: Annotated[
-        str | None, typer.Option("--serve", metavar="PORT", help=f"A page on {HOST} instead; 0: any free port.")
+        str | None, typer.Option("--serve", metavar="PORT", help=f"Serve a page on {HOST} instead; 0: any free port.")
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Print them once.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
     json: Json = False,
 ) -> None:
-    """Show running and past runs, as their journals grow.
+    """Show running and past runs, live.
 
-    Ctrl-C ends it; the runs go on. Where stdout is no terminal they are printed once.
+    Ctrl-C ends the display; the runs continue. If stdout is not a terminal, the runs are printed once.
     """
     wanted = tuple(names or ())
     if serve is not None:
