@@ -35,6 +35,6 @@ def test_a_slow_disk_limits_and_is_seen_to() -> None:
 
 def test_the_page_says_what_the_command_does() -> None:
     page = scaling.PAGE.read_text("utf-8")
-    assert "This is a discrete-event simulation" in page
+    assert "comes from a discrete-event simulation" in page
     assert page.count(scaling.BEGIN) == page.count(scaling.END) == 1
     assert page.count("| 512 |") == 2

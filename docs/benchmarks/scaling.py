@@ -227,29 +227,26 @@ def page(assumed: Assumed, known: Measured, operators: int) -> str:
     ms = {name: f"{1e3 * seconds:.1f} ms" for name, seconds in asdict(known).items() if isinstance(seconds, float)}
     compared = statistics.median(known.compare_s)
     lines = [
-        f"{operators:,} operators, {assumed.rounds} rounds of {assumed.candidates} candidates each, a shipment a "
-        f"round and every {send:g} s, as workers do. *Busy* is a share of the whole time, "
-        "*late* and *unwritten* the most there was.",
-        f"- Measured with the functions that collect, on one machine ({known.machine}), lower quartiles: "
-        f"{ms['shipment_s']} a shipment of one record and one candidate, {ms['candidate_s']} for each more, "
+        f"{operators:,} operators, {assumed.rounds} rounds of {assumed.candidates} candidates each. As in reality, a "
+        f"worker sends its results after every round and every {send:g} s. *Busy* is the share of the whole time; "
+        "*written late by* and *unwritten* are maxima over the run.",
+        f"- Measured on one machine ({known.machine}) with the real collecting functions, lower quartiles: "
+        f"{ms['shipment_s']} to store one record and one candidate, {ms['candidate_s']} for each further candidate, "
         f"{ms['begin_s']} to begin an operator, {ms['end_s']} to end it.",
-        f"- From `h200.json`: {compared:.1f} s (median of the operators, {max(known.compare_s):.0f} s the longest) to "
-        "compare one with PyTorch, drawn for each.",
-        f"- Assumed: a command starts in {assumed.start_s:g} s; a candidate compiles in "
-        f"{assumed.compile_core_s:g} s of "
-        f"one of {assumed.cores_per_gpu} cores a GPU and is measured in {assumed.measure_s:g} s; a record has "
-        f"{assumed.record_bytes} bytes; nothing fails; 10 Gbit/s into the collecting machine. "
-        "Ray's own time is left out.",
+        "- From `h200.json`: the time to compare an operator with PyTorch, drawn at random for each operator "
+        f"(median {compared:.1f} s, maximum {max(known.compare_s):.0f} s).",
+        f"- Assumed: a command starts in {assumed.start_s:g} s; a candidate compiles in {assumed.compile_core_s:g} s "
+        f"on one of {assumed.cores_per_gpu} cores per GPU and is measured in {assumed.measure_s:g} s; a record has "
+        f"{assumed.record_bytes} bytes; nothing fails; the collecting machine receives 10 Gbit/s; Ray itself costs no "
+        "time.",
         results(known),
         f"With a disk {SLOWER} times as slow:",
         results(slow),
-        f"What is left of the GPUs' time is the end, when fewer operators than GPUs run. The collecting machine is "
-        f"the limit, at about {limit(assumed, known, send):,} GPUs, {limit(assumed, slow, send):,} "
-        f"with the slower disk, "
-        f"{limit(assumed, known, often):,} and {limit(assumed, slow, often):,} if workers sent every {often:g} s: it "
-        "takes one shipment after the other and waits for the disk. The network and Ray's object "
-        "store (by default 30 % of a "
-        "node's memory) are far from theirs.",
+        "GPUs are idle mainly at the end, when fewer operators than GPUs are left. The limit is the collecting "
+        f"machine, which stores one result after the other and waits for its disk: about "
+        f"{limit(assumed, known, send):,} GPUs, or {limit(assumed, slow, send):,} with the slower disk. If workers "
+        f"sent every {often:g} s it would be {limit(assumed, known, often):,} and {limit(assumed, slow, often):,}. The "
+        "network and Ray's object store (by default 30 % of a node's memory) are far from their limits.",
     ]
     return "\n\n".join(line if line.startswith("|") else textwrap.fill(line, 120) for line in lines)
 

@@ -31,8 +31,8 @@ def list_(
 ) -> None:
     """List the specs and the state of their kernels.
 
-    A kernel is current if the hashes of its spec and files have not changed since it was generated. `kernelgen new --check`
-    generates again and compares.
+    A kernel is current if the hashes of its spec and files are the same as when it was generated.
+    `kernelgen new --check` generates again and compares.
     """
     if state is not None and state not in STATES:
         raise UsageError(f"--state {state}: there are {', '.join(STATES)}")

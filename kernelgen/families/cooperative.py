@@ -116,7 +116,7 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     if block >= 2 * max(columns, 2048):
         return f"a block of {block} for rows of {columns}"
     each = block / (32 * schedule.int("num_warps"))
-    return f"{each:g} elements a thread (from 4 to 128 make sense)" if not 4 <= each <= 128 else None
+    return f"{each:g} elements per thread (4 to 128 are allowed)" if not 4 <= each <= 128 else None
 
 
 def kernels(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:

@@ -63,7 +63,7 @@ def _join_of(schedule: Schedule) -> tuple[str, str]:
 def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     """Why a schedule makes no sense; None if it does."""
     each = schedule.int("BLOCK_SIZE_N") / (32 * schedule.int("num_warps"))
-    return f"{each:g} elements a thread (from 1 to 128 make sense)" if not 1 <= each <= 128 else None
+    return f"{each:g} elements per thread (1 to 128 are allowed)" if not 1 <= each <= 128 else None
 
 
 def kernels(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:

@@ -233,7 +233,7 @@ def _legal_in_runs(schedule: Schedule, columns: int, itemsize: int) -> str | Non
     """Why a run of elements makes no sense; None if it does."""
     each = schedule.int("BLOCK_SIZE") / (32 * schedule.int("num_warps"))
     low, high = ELEMENTS_A_THREAD
-    return None if low <= each <= high else f"{each:g} elements a thread (from {low} to {high} make sense)"
+    return None if low <= each <= high else f"{each:g} elements per thread ({low} to {high} are allowed)"
 
 
 def _legal_in_rows(schedule: Schedule, columns: int, itemsize: int) -> str | None:
@@ -241,7 +241,7 @@ def _legal_in_rows(schedule: Schedule, columns: int, itemsize: int) -> str | Non
     each = schedule.int("BLOCK_SIZE_M") * schedule.int("BLOCK_SIZE_N") / (32 * schedule.int("num_warps"))
     low, high = ELEMENTS_A_THREAD
     if not low <= each <= high:
-        return f"{each:g} elements a thread (from {low} to {high} make sense)"
+        return f"{each:g} elements per thread ({low} to {high} are allowed)"
     if schedule.int("BLOCK_SIZE_N") > 2 * max(columns, 64):
         return f"columns of a tile more than twice the {columns} of a row"
     return None

@@ -61,7 +61,7 @@ def arguments(scatter: ir.Scatter, *tensors: str, counted: tuple[str, ...] = ("M
 def at_most(elements: int, schedule: Schedule) -> str | None:
     """Why so many elements are too many for the threads of a program; None if they are not."""
     each = elements / (32 * schedule.int("num_warps"))
-    return f"{each:g} elements a thread (at most 128 make sense)" if each > 128 else None
+    return f"{each:g} elements per thread (at most 128 are allowed)" if each > 128 else None
 
 
 def kernel(

@@ -111,7 +111,7 @@ def _legal_in_registers(schedule: Schedule, columns: int, itemsize: int) -> str 
 def _spread_well(schedule: Schedule, block: int) -> str | None:
     each = block / (32 * schedule.int("num_warps"))
     if each > 128 or (each < 1 and schedule.int("num_warps") > 1):
-        return f"{each:g} elements a thread (from 1 to 128 make sense)"
+        return f"{each:g} elements per thread (1 to 128 are allowed)"
     return None
 
 

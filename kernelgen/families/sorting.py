@@ -32,7 +32,7 @@ def _legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     each = block / (32 * schedule.int("num_warps"))
     if block > LONGEST:
         return f"{block} elements are too many to sort in registers (at most {LONGEST})"
-    return f"{each:g} elements a thread (at most 32 make sense)" if each > 32 else None
+    return f"{each:g} elements per thread (at most 32 are allowed)" if each > 32 else None
 
 
 def _kernels(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:

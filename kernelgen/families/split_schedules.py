@@ -116,7 +116,7 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     if splits > 2 and (splits - 1) * block >= 2 * max(columns, 2048):
         return f"{splits} parts of at least {block} for rows of {columns}"
     each = block * int(schedule.get("BLOCK_SIZE_M", 1) or 1) / (32 * schedule.int("num_warps"))
-    return f"{each:g} elements a thread (from 1 to 128 make sense)" if not 1 <= each <= 128 else None
+    return f"{each:g} elements per thread (1 to 128 are allowed)" if not 1 <= each <= 128 else None
 
 
 def power_below(number: int) -> int:
