@@ -56,7 +56,7 @@ def version(operator: str, name: str, logs: Path) -> Version:
         if one.name == name:
             return one
     if not known:
-        raise UsageError(f"{operator} has no versions yet; `kernelgen optimize {operator}` makes one")
+        raise UsageError(f"{operator} has no versions yet; `kernelgen optimize {operator}` creates one")
     raise UsageError(f"{operator} has no version {name}; there is {', '.join(one.name for one in known)}")
 
 

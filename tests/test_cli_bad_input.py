@@ -138,7 +138,7 @@ def test_an_unknown_device(tmp_path: Path) -> None:
         (("new", "double.yaml", "--device", "gpu"), "--device gpu: no such device; did you mean"),
         (("check", "double"), "double_accuracy.py: no such file; `kernelgen new double.yaml` writes it"),
         (("compare", "double@v1", "double"), "double@v1: a version is written double@v1.2"),
-        (("restore", "double", "v1.0"), "double has no versions yet; `kernelgen optimize double` makes one"),
+        (("restore", "double", "v1.0"), "double has no versions yet; `kernelgen optimize double` creates one"),
         (("list", "zz*"), "no spec matches zz*"),
         (("schema", "chek"), "schema chek: no such command; did you mean 'check'?"),
     ],

@@ -33,11 +33,11 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 MISTAKES = [
-    (["--gpus", "all", "--ray", "local"], 2, "--gpus chooses among the GPUs of this machine"),
+    (["--gpus", "all", "--ray", "local"], 2, "--gpus uses GPUs of this machine"),
     (["--gpus", "all", "--workers", "2"], 2, "--workers is for machines without a GPU"),
     (["--workers", "0"], 2, "--workers: must be a whole number from 1 to 1024, not '0'"),
-    (["--each-device"], 2, "--each-device is for runs over operators: give --gpus, --workers or --ray"),
-    (["--resume"], 2, "--resume is for runs over operators"),
+    (["--each-device"], 2, "--each-device applies to parallel runs: give --gpus, --workers or --ray"),
+    (["--resume"], 2, "--resume applies to parallel runs"),
     (["--ray", "ray://10.0.0.1:10001"], 2, "that is Ray Client's address"),
     (["--ray", "somewhere"], 2, "must be local, or HOST:PORT"),
     (["--ray", "127.0.0.1:1"], 2, "--ray 127.0.0.1:1: nothing answers there (Connection refused)"),
@@ -61,13 +61,13 @@ def test_mistakes_are_one_line(options: list[str], code: int, line: str, capsys:
         (["tune", "relu", "--workers", "x"], "--workers: must be a whole number"),
         (
             ["check", "relu", "--target", "ascend910b3", "--workers", "1"],
-            "--target lowers on this machine's CPU; leave",
+            "--target works on this machine's CPU; leave out",
         ),
         (["bench", "--self-test", "--workers", "1"], "--self-test tests the timer of this machine; leave --gpus"),
-        (["bench", "relu", "--each-device"], "--each-device is for runs over operators"),
+        (["bench", "relu", "--each-device"], "--each-device applies to parallel runs"),
         (
             ["optimize", "relu", "--adopt", "x.py", "--workers", "1", "--device", "cpu"],
-            "--adopt: a kernel is judged here",
+            "--adopt works on one operator on this machine",
         ),
     ],
 )
@@ -106,14 +106,14 @@ def test_gpus_that_are_not_here(gpus: str, line: str, capsys: pytest.CaptureFixt
 
 def test_no_gpu_at_all(tmp_path: Path) -> None:
     line = refused("optimize", "relu", "--gpus", "all", cwd=tmp_path, code=3, CUDA_VISIBLE_DEVICES="")
-    assert line == "error: --gpus all: no GPU is here; --workers N evaluates on the CPU, and predicts"
+    assert line == "error: --gpus all: no GPU on this machine; --workers N works on the CPU, with predicted times"
 
 
 def test_unlike_gpus_are_named_and_never_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
     mixed = replace(TWO, cards=(TWO.cards[0], Card("NVIDIA A100", TWO.cards[1].variables)))
     asked = fleet.Fleet("all", None, None, False)
     with pytest.raises(
-        fleet.UsageError, match=r"unlike devices \(0 is NVIDIA H200, 1 is NVIDIA A100\) are never mixed"
+        fleet.UsageError, match=r"different devices \(0 is NVIDIA H200, 1 is NVIDIA A100\) are not mixed"
     ):
         fleet.places(asked, mixed, None)
     assert [place.worker.name for place in fleet.places(replace(asked, gpus="1"), mixed, None)] == ["gpu 1"]
@@ -145,7 +145,7 @@ def test_a_worker_whose_clock_is_off_is_set_aside_with_the_figure(
     assert capsys.readouterr().err == (
         "gpu 1 is set aside: its A/A self-test held 1.00 in 14 of 20 intervals, 15 at the least are wanted\n"
     )
-    with pytest.raises(NoDeviceError, match="no GPU is left"):
+    with pytest.raises(NoDeviceError, match="no GPU is usable"):
         fleet._tested(places[1:])
 
 
@@ -163,7 +163,7 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything_runs(tmp_path: 
 
 def test_nothing_to_resume(tmp_path: Path) -> None:
     line = refused("optimize", "relu", "--device", "cpu", "--workers", "1", "--resume", cwd=tmp_path)
-    assert line == "error: --resume: no interrupted run of these operators and options is in logs/"
+    assert line == "error: --resume: logs/ has no interrupted run with these operators and options"
 
 
 def test_a_spec_that_is_wrong_does_not_keep_others_from_running(tmp_path: Path) -> None:

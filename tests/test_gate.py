@@ -252,7 +252,7 @@ def test_the_command_compares_with_a_commit_or_a_folder(
         (["--against", "--upload-pack=x"], 2, "--against --upload-pack=x: "),
         (["--against", "HEAD", "--margin", "x"], 2, "--margin: must be a number"),
         (["--against", "HEAD", "nobody"], 2, "there is no operator 'nobody'"),
-        (["--against", "HEAD", "--device", "cpu"], 3, "there is no GPU here"),
+        (["--against", "HEAD", "--device", "cpu"], 3, "gate needs a GPU, and none was found"),
     ],
 )
 def test_mistakes_and_a_machine_without_a_gpu(

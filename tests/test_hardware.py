@@ -118,15 +118,15 @@ def test_the_command_measures_keeps_and_draws(tmp_path: Path) -> None:
 def test_without_a_gpu_there_is_nothing_to_measure(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one")
-    line = "hardware --measure needs an NVIDIA GPU, and none is here; --device cpu measures this CPU"
+    line = "hardware --measure needs an NVIDIA GPU, and none was found; --device cpu measures this CPU"
     assert refused("hardware", "--measure", cwd=tmp_path, code=3) == f"error: {line}"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "is no file that docs/benchmarks/measure.py writes"),
-        ('{"device": "NVIDIA H200", "rows": [{"operator": 1}]}', "is no file that docs/benchmarks/measure.py writes"),
+        ("{", "was not written by docs/benchmarks/measure.py"),
+        ('{"device": "NVIDIA H200", "rows": [{"operator": 1}]}', "was not written by docs/benchmarks/measure.py"),
         ('{"device": "Abacus", "rows": []}', "is of Abacus, which is not in the table"),
     ],
 )

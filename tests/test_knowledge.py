@@ -118,7 +118,7 @@ def test_a_newer_store_is_left_alone(tmp_path: Path) -> None:
     before = path.read_bytes()
     for touch in (Store(path).rows, Store(path).forget, lambda: Store(path).add([ROW])):
         with pytest.raises(
-            UsageError, match=r"written by a newer kernelgen \(form 99, this one knows 1\); nothing was"
+            UsageError, match=r"written by a newer kernelgen \(format 99; this version reads 1\); nothing was"
         ):
             touch()
     assert path.read_bytes() == before
@@ -128,7 +128,7 @@ def test_a_newer_store_is_left_alone(tmp_path: Path) -> None:
 def test_a_file_that_is_no_store_is_left_alone(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "knowledge.sqlite"
     path.write_bytes(content)
-    with pytest.raises(UsageError, match="is no store") as wrong:
+    with pytest.raises(UsageError, match="not a store of measurements") as wrong:
         Store(path).rows()
     assert "\n" not in str(wrong.value)
     assert path.read_bytes() == content
@@ -245,10 +245,10 @@ def test_shipped_rows_are_made_again_from_the_committed_measurements(tmp_path: P
 
 
 def test_a_benchmark_without_schedules_has_no_rows(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="its rows name no schedules"):
+    with pytest.raises(UsageError, match="its rows have no schedules"):
         list(shipped.of_path(ROOT / "docs/benchmarks/h200.json"))
     (tmp_path / "x.json").write_text("[1]")
-    with pytest.raises(UsageError, match="names no rows with schedules"):
+    with pytest.raises(UsageError, match="has no rows with schedules"):
         list(shipped.of_path(tmp_path / "x.json"))
 
 
@@ -261,7 +261,7 @@ def test_a_run_goes_on_without_a_store_that_cannot_be_used(tmp_path: Path, monke
     assert commands.known() == shipped.rows()
     commands.remember(run(tmp_path, rounds=1).folder)
     said = capsys.readouterr().err.splitlines()
-    assert [line.partition(":")[0] for line in said] == ["nothing remembered", "not remembered"]
+    assert [line.partition(":")[0] for line in said] == ["earlier measurements are not used", "measurements not stored"]
     assert path.read_bytes() == b"no database at all, but some text" * 40
 
 
@@ -327,9 +327,9 @@ def test_mistakes_on_the_command_line(arguments: tuple[str, ...], line: str, tmp
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("[]", ":1: no row; nothing was imported"),
-        ("{", ":1: no row: Expecting property name"),
-        ('{"run": 1}', ":1: no row: a row has run, seq,"),
+        ("[]", ":1: not a row of measurements; nothing was imported"),
+        ("{", ":1: not a row of measurements: Expecting property name"),
+        ('{"run": 1}', ":1: not a row of measurements: a row has run, seq,"),
     ],
 )
 def test_what_is_no_row_is_not_imported(line: str, message: str, tmp_path: Path) -> None:

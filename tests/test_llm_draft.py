@@ -70,7 +70,7 @@ def test_a_spec_is_repaired_shown_and_written(server: ModelServer, capsys: pytes
 def test_nothing_is_written_unless_somebody_approves(server: ModelServer, capsys: pytest.CaptureFixture[str]) -> None:
     server.answer = lambda messages: json.dumps({"spec": SPEC})
     assert draft(server) == 2
-    assert "not written; --yes approves it" in capsys.readouterr().err
+    assert "not written; --yes writes it without asking" in capsys.readouterr().err
     assert not Path("specs").exists()
     assert draft(server, "--yes") == 0
     assert draft(server, "--yes") == 2, "it is there already"

@@ -160,8 +160,8 @@ def test_a_refusal_is_said_once_and_a_failure_does_not_end_it(capsys: pytest.Cap
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
     assert lines[0] == (
-        "counters cannot be read: ncu may not read the counters (ERR_NVGPUCTRPERM); rows marked derived follow from time, "
-        "bytes and the binary"
+        "counters cannot be read: ncu may not read the counters (ERR_NVGPUCTRPERM); rows marked derived are computed from "
+        "time, bytes and the compiled kernel"
     )
     assert lines[1].endswith("timeout: 60 s")
 
@@ -195,7 +195,7 @@ def test_a_trace_is_one_that_chrome_shows(tmp_path: Path) -> None:
     [
         (
             ("softmax", "--device", "cpu"),
-            "profile needs an NVIDIA GPU, and none is here; `kernelgen analyze` says what is predicted",
+            "profile needs an NVIDIA GPU, and none was found; `kernelgen analyze` predicts without one",
             3,
         ),
         (("topk", "--configs", "BLOCK=2"), "'BLOCK=2': no axis 'BLOCK'; there are variant, BLOCK_SIZE_M, num_warps", 2),

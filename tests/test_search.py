@@ -150,7 +150,7 @@ def test_medians_count_what_was_not_reached_as_beyond() -> None:
 MISTAKES = {
     "no-time": ("a,b\n1,2\n", ":1: has no column time_ms; there are a, b"),
     "empty": ("", ":1: has no column time_ms; there are none"),
-    "no-axis": ("time_ms,compile_s\n1,2\n", ":1: has no axis beside the times"),
+    "no-axis": ("time_ms,compile_s\n1,2\n", ":1: has no axis besides the times"),
     "twice": ("a,a,time_ms\n1,1,2\n", ":1: has a column twice"),
     "short": ("a,time_ms\n1,2\n3\n", ":3: has 1 columns, not 2"),
     "word": ("a,time_ms\n1,fast\n", ":2: time_ms is 'fast', not a time"),

@@ -131,7 +131,7 @@ SLIPS = {
     "tile(64, 32)": "'tile(64, 32)': no variant 'tile'; did you mean 'tiles'?",
     "tiles(64, 33)": "'tiles(64, 33)': BLOCK_N cannot be '33'; it can be 16, 32",
     "tiles(64, 32): swop": "'tiles(64, 32): swop': tiles has no axis 'swop'; did you mean 'swap'?",
-    "tiles((64": "'tiles((64': no short form of a configuration, such as tiles(32, 16): num_warps=4+loads=default",
+    "tiles((64": "'tiles((64': not a configuration; a short form looks like tiles(32, 16): num_warps=4+loads=default",
     "row: swap": "'row: swap': row has no axis 'swap'; there are num_warps",
 }
 
@@ -321,12 +321,12 @@ def test_a_dry_run_shows_the_space_without_a_device(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line", "code"),
     [
-        ((), "tune needs a NAME, or --replay to judge the search on recorded spaces", 2),
+        ((), "tune needs a NAME, or --replay to evaluate the search on recorded spaces", 2),
         (("topk", "--effort", "fast"), "--effort fast: must be none, quick, full", 2),
         (("topk", "--configs", "BLOCK=2"), "'BLOCK=2': no axis 'BLOCK'; there are variant, BLOCK_SIZE_M, num_warps", 2),
         (
             ("topk", "--device", "cpu"),
-            "tune measures, and no GPU is here: --dry-run shows the space, --replay judges the search",
+            "tune needs a GPU, and none was found: --dry-run prints the search space, --replay evaluates the search",
             3,
         ),
     ],
@@ -390,8 +390,8 @@ def test_a_set_is_a_table_and_a_csv_file_and_predicted_without_a_gpu(tmp_path: P
 
 def test_a_set_without_a_case_is_one_line(tmp_path: Path) -> None:
     assert refused("tune", "attention", "--configs", "prog", "--only", "D=64", cwd=tmp_path) == (
-        "error: these configurations are for cases of D = 128 and float16, and none is among those chosen"
+        "error: these configurations are for cases of D = 128 and float16, and none of the chosen cases is one"
     )
     assert refused("tune", "topk", "--csv", "x.csv", cwd=tmp_path) == (
-        "error: --csv: of a set that the family names, such as attention's --configs tune"
+        "error: --csv needs a named set, such as attention's --configs tune"
     )

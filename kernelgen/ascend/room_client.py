@@ -29,7 +29,7 @@ def ask(python: Path, request: dict[str, Any]) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         raise RoomError(f"the Ascend compiler was not done after {LIMIT_S} s") from None
     except OSError as error:
-        raise NoDeviceError(f"{python}: {error.strerror}; `kernelgen doctor --setup ascend` makes it anew") from None
+        raise NoDeviceError(f"{python}: {error.strerror}; `kernelgen doctor --setup ascend` reinstalls it") from None
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]

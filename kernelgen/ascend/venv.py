@@ -128,7 +128,7 @@ def _interpreter() -> str:
     found = next((path for path in (shutil.which(f"python{version}") for version in SUPPORTED) if path), None)
     if found is None:
         wanted = " or ".join(SUPPORTED)
-        raise NotInstalled(f"the Ascend compiler has wheels for Python {wanted} alone, and no such Python is here")
+        raise NotInstalled(f"the Ascend compiler needs Python {wanted}, which is not installed")
     return found
 
 

@@ -65,7 +65,7 @@ def gradients(
             if source in active:
                 flowing.setdefault(source, []).append(part)
     if not found:
-        raise Refused("backward: true of an operator without gradients: no float output depends on a float input")
+        raise Refused("backward: true, but there are no gradients: no float output depends on a float input")
     return tape, {t.name: found[t.name] for t in spec.inputs if t.name in found}
 
 

@@ -52,7 +52,7 @@ def _pow(t: Tape, node: Node, y: Ref, g: Ref) -> Parts:
     if not isinstance(x, Ref):
         assert isinstance(x, int | float)
         if x < 0:
-            raise Refused(f"the gradient of a power of {x}, which is no number")
+            raise Refused(f"the gradient of a power whose exponent {x} is not a number")
         flowing = t.times(g, t.times(y, math.log(x))) if x else t.times(g, t.times(y, -math.inf))
         return None, flowing if x else t.map("where", t.map("ge", exponent, 0.0), 0.0, flowing)
     if not isinstance(exponent, Ref):

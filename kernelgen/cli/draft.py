@@ -66,7 +66,7 @@ def draft(
 def _approve(path: Path) -> None:
     """Raises UsageError unless a person at the terminal says yes."""
     if not sys.stdin.isatty():
-        raise UsageError(f"{path}: not written; --yes approves it where nobody can be asked")
+        raise UsageError(f"{path}: not written; --yes writes it without asking")
     note(f"Is this what you mean? Its reference is run by `kernelgen new`. Write {path}? [y/N] ")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise UsageError(f"{path}: not written")

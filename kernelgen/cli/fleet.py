@@ -54,10 +54,10 @@ def asked(gpus: str | None, workers: str | None, ray: str | None, each: bool, re
     if gpus is None and workers is None and ray is None:
         for name, given in (("--each-device", each), ("--resume", resume)):
             if given:
-                raise UsageError(f"{name} is for runs over operators: give --gpus, --workers or --ray as well")
+                raise UsageError(f"{name} applies to parallel runs: give --gpus, --workers or --ray as well")
         return None
     if gpus is not None and ray is not None:
-        raise UsageError("--gpus chooses among the GPUs of this machine, and --ray takes those of a cluster: give one")
+        raise UsageError("--gpus uses GPUs of this machine, --ray those of a cluster: give one of them")
     if gpus is not None and workers is not None:
         raise UsageError("--workers is for machines without a GPU: every GPU has one worker")
     count = None if workers is None else checked("--workers", workers, whole(1, MOST))
@@ -140,8 +140,8 @@ def places(fleet: Fleet, device: Device, jobs: int | None) -> list[Place]:
     if len(kinds) > 1 and not fleet.each:
         said = ", ".join(f"{n} is {device.cards[n].name}" for n in numbers)
         raise UsageError(
-            f"--gpus {fleet.gpus}: unlike devices ({said}) are never mixed in a run: choose those of one kind, or "
-            "--each-device"
+            f"--gpus {fleet.gpus}: different devices ({said}) are not mixed in one run: choose GPUs of one model, or "
+            "use --each-device"
         )
     shared = _share(len(numbers), jobs)
     word = "npu" if device.name == "npu" else "gpu"
@@ -157,7 +157,9 @@ def chosen(gpus: str, device: Device) -> list[int]:
     if not all(number.isdecimal() for number in numbers) or not gpus:
         raise UsageError(f"--gpus {gpus}: must be all, or numbers such as 0,2")
     if not device.cards:
-        raise NoDeviceError(f"--gpus {gpus}: no GPU is here; --workers N evaluates on the CPU, and predicts")
+        raise NoDeviceError(
+            f"--gpus {gpus}: no GPU on this machine; --workers N works on the CPU, with predicted times"
+        )
     found = list(dict.fromkeys(map(int, numbers))) or list(range(len(device.cards)))
     for number in found:
         if number >= len(device.cards):
@@ -186,5 +188,5 @@ def _tested(found: Sequence[Place]) -> list[Place]:
             note(f"{place.worker.name} is set aside: {why}")
     kept = [place for place, (_, why) in zip(found, results, strict=True) if not why]
     if not kept:
-        raise NoDeviceError("no GPU is left: the A/A self-tests above say why")
+        raise NoDeviceError("no GPU is usable: see the self-tests above")
     return kept

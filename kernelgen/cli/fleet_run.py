@@ -49,7 +49,7 @@ def tune_side_by_side(
     from kernelgen.cli.names import meant_specs, root_of
 
     if given.get("adopt") is not None:
-        raise UsageError("--adopt: a kernel is judged here; leave --gpus, --workers and --ray out")
+        raise UsageError("--adopt works on one operator on this machine; leave out --gpus, --workers and --ray")
     every = bool(given.get("every"))
     options = arguments(**{name: value for name, value in given.items() if name not in OWN})
     with started(fleet, settings, measures=True) as (device, workers):
@@ -101,7 +101,9 @@ def tuning_jobs(
                     raise
                 path, shipped = found, False
             if not shipped and (path.is_absolute() or ".." in path.parts):
-                raise UsageError(f"{path}: a spec must lie below this folder, which is what workers are sent files of")
+                raise UsageError(
+                    f"{path}: the spec must be inside the current folder, because workers get only files from it"
+                )
             spec = load_spec(path)
         except KernelgenError as error:
             wrong[name] = str(error)
@@ -152,7 +154,8 @@ def run(
         raise _Interrupted(schedule, kept is not None)
     if schedule.waiting:
         raise NoDeviceError(
-            f"no worker is left, and {schedule.waiting} operators are not finished; the same command goes on with them"
+            f"no worker is left, and {schedule.waiting} operators are not finished; run the same command again to "
+            "continue"
         )
     return schedule
 
@@ -171,7 +174,7 @@ def _record(jobs: tuple[Job, ...], fresh: bool) -> FleetRecord:
 
     found = FleetRecord.open(LOGS, jobs, fresh)
     if found.resumed:
-        note(f"going on with the interrupted run {found.folder}")
+        note(f"resuming the interrupted run {found.folder}")
     return found
 
 
@@ -179,7 +182,7 @@ def _check_resumable(jobs: tuple[Job, ...]) -> None:
     from kernelgen.fleet.record import resumable
 
     if not resumable(LOGS, jobs):
-        raise UsageError("--resume: no interrupted run of these operators and options is in logs/")
+        raise UsageError("--resume: logs/ has no interrupted run with these operators and options")
 
 
 def _finished(jobs: tuple[Job, ...], kept: FleetRecord, base: Callable[[Kind], Path]) -> list[Outcome]:

@@ -52,7 +52,7 @@ def gate(
 
     here = find(resolve({"device": device}).device)
     if not here.measures:
-        raise NoDeviceError("gate: times kernels, and there is no GPU here (`kernelgen doctor` says what is missing)")
+        raise NoDeviceError("gate needs a GPU, and none was found (`kernelgen doctor` says what is missing)")
     findings = []
     changes = [(quartet.name, partial(_change, quartet, old)) for quartet in chosen]
     gone = [] if names else [(change.operator, partial(_same, change)) for change in _gone(old, chosen)]

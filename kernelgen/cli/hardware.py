@@ -98,7 +98,9 @@ def measured(here: Device, *, small: bool) -> Ceilings:
     """What the device reaches, measured in a process of its own. Raises NoDeviceError without a GPU, unless the CPU's
     own rates are asked for, at small sizes."""
     if not small and (not here.measures or here.name != "cuda"):
-        raise NoDeviceError("hardware --measure needs an NVIDIA GPU, and none is here; --device cpu measures this CPU")
+        raise NoDeviceError(
+            "hardware --measure needs an NVIDIA GPU, and none was found; --device cpu measures this CPU"
+        )
     from kernelgen.devices.ceilings import Ceilings, Rate
 
     command = [sys.executable, "-m", "kernelgen.worker.ceilings", *(("cpu", "--small") if small else ("cuda",))]
@@ -153,7 +155,7 @@ def _predicted(file: Path, only: list[str], json: bool) -> None:
     """Print predicted and measured times of an operators' file, and the median error."""
     rows = list(prediction_errors(file, only))
     if not rows:
-        raise UsageError(f"{file}: has no case of {', '.join(only) or 'an operator that is here'}")
+        raise UsageError(f"{file}: has no case of {', '.join(only) or 'any operator in operators/'}")
     errors = [abs(row["error"]) for row in rows]
     if json:
         emit({"rows": rows, "median_error": statistics.median(errors)})
@@ -234,7 +236,7 @@ def _measured_file(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"{file}: cannot be read: {error.strerror}") from None
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise UsageError(f"{file}: is no file that docs/benchmarks/measure.py writes") from None
+        raise UsageError(f"{file}: was not written by docs/benchmarks/measure.py") from None
 
 
 def _rows(shown: list[Peaks]) -> list[tuple[str, ...]]:

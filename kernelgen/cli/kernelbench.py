@@ -70,7 +70,7 @@ def kernelbench(
         )
     here = find(resolve({"device": device}).device)
     if not here.measures and device != "cpu":
-        note("no GPU here: kernels are judged at small shapes and not timed")
+        note("no GPU found: kernels are verified at small shapes and not timed")
     each = [dict(variables) for variables in here.each] if here.measures else [{"CUDA_VISIBLE_DEVICES": ""}]
     at_once = len(each) if jobs is None else checked("--jobs", jobs, whole(1, 64))
     key = here.facts.key if here.measures else "cpu"

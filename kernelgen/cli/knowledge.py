@@ -62,7 +62,7 @@ def remember(run: Path) -> None:
     try:
         store().add(of_run(run))
     except UsageError as error:
-        note(f"not remembered: {error}")
+        note(f"measurements not stored: {error}")
     try:
         if folder := resolve({}).journals:
             keep(run, Path(folder))
@@ -77,7 +77,7 @@ def known() -> list[Row]:
     try:
         return [*shipped.rows(), *store().rows()]
     except UsageError as error:
-        note(f"nothing remembered: {error}")
+        note(f"earlier measurements are not used: {error}")
         return shipped.rows()
 
 
@@ -266,7 +266,7 @@ def suggest(
     elif found:
         print(table([tuple(found[0]), *(tuple(map(str, one.values())) for one in found)]))
     else:
-        print(f"nothing is known of {plan.family} kernels yet")
+        print(f"no measurements of {plan.family} kernels yet")
     return 0
 
 

@@ -50,7 +50,7 @@ def check(
     where = fleet.asked(gpus, workers, ray, each_device)
     if target is not None:
         if where is not None:
-            raise UsageError("--target lowers on this machine's CPU; leave --gpus, --workers and --ray out")
+            raise UsageError("--target works on this machine's CPU; leave out --gpus, --workers and --ray")
         from kernelgen.cli.lowered import Chosen, check_lowered
         from kernelgen.devices import find
 

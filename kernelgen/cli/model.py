@@ -73,12 +73,10 @@ def first_kernel(
     if device.family != "gpu":
         raise UsageError(f"{spec.path}: family: custom is written for GPUs; there is none for {device.name}")
     if dry_run:
-        raise UsageError(
-            f"{spec.path}: family: custom: nothing is known of the kernel before a language model is asked"
-        )
+        raise UsageError(f"{spec.path}: family: custom: there is no kernel yet; a language model has to write it")
     from kernelgen.optimization.written import first_kernel as write
 
-    note(f"{spec.name}: {asked.endpoint.describe()} writes the kernel; it is judged on {device.name}")
+    note(f"{spec.name}: {asked.endpoint.describe()} writes the kernel; it is tested on {device.name}")
     done, cost = write(spec, device, asked, limits, root, LOGS, force=force)
     note(f"{asked.endpoint.describe()}, {cost}")
     return done

@@ -254,7 +254,7 @@ def _with_strategies(spec: OperatorSpec, names: list[str]) -> OperatorSpec:
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
             raise UsageError(f"--strategy {name}: no such strategy; {hint}")
         if spec.family == CUSTOM and name not in WRITING:
-            raise UsageError(f"--strategy {name}: tunes the kernel of a family; with family: custom there is llm alone")
+            raise UsageError(f"--strategy {name}: tunes kernels of a family; with family: custom only llm is possible")
     return replace(spec, optimization_strategies=tuple(dict.fromkeys(names))) if names else spec
 
 
@@ -265,7 +265,7 @@ def _check_strategies(plan: Plan) -> None:
     if isinstance(plan, StepsPlan | ChoicesPlan) and "llm" in plan.spec.optimization_strategies:
         functions = ", ".join(dict.fromkeys(call.function for call in plan.calls))
         has = f"calls of torch's ({functions})" if plan.calls else f"{len(plan.kernels)} kernels, each of them a part"
-        raise UsageError(f"strategy llm: writes whole kernels, and {plan.spec.name} has {has}")
+        raise UsageError(f"strategy llm writes whole kernels, but {plan.spec.name} has {has}")
 
 
 def chosen(spec: OperatorSpec, dtypes: list[str], only: list[str], skip: list[str]) -> tuple[Case, ...]:

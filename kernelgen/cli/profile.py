@@ -81,7 +81,7 @@ def profile(
     settings = resolve({"device": device, "jobs": jobs})
     here, written = find(settings.device), load(name)
     if written.family == CUSTOM:
-        raise UsageError(f"{written.name}: a language model writes its kernel, which has no configurations")
+        raise UsageError(f"{written.name}: its kernel was written by a language model and has no configurations")
     cases = chosen(written, dtype or [], only or [], skip or [])
     root = root_of(here)
     plan = generation.plan_of(written, root, generation.chip_of(here))
@@ -89,7 +89,7 @@ def profile(
     named = sets_of(plan).get(configs or "")
     wanted = wanted_of_set(plan, named) if named else wanted_of(context_of(plan, Tuning(configs or "tune")))
     if not here.measures or here.name != "cuda":
-        raise NoDeviceError("profile needs an NVIDIA GPU, and none is here; `kernelgen analyze` says what is predicted")
+        raise NoDeviceError("profile needs an NVIDIA GPU, and none was found; `kernelgen analyze` predicts without one")
     quartet = Quartet(written.name, root / written.folder)
     if not quartet.file("triton").is_file():
         generation.new(written, root, chip=generation.chip_of(here))
@@ -168,7 +168,10 @@ def profiled(
             note(f"{label}, {case.label}: {why}")
         elif why and why not in said:
             said.add(why)
-            note(f"counters cannot be read: {why}; rows marked derived follow from time, bytes and the binary")
+            note(
+                f"counters cannot be read: {why}; rows marked derived are computed from time, bytes and the compiled "
+                "kernel"
+            )
             if keep is not None:
                 note(f"--keep {keep}: ncu made no report")
         yield from rows

@@ -35,7 +35,7 @@ def cases_of(plan: Plan, named: ScheduleSet) -> list[Case]:
     ]
     if not found:
         of = " and ".join([*(f"{size} = {value}" for size, value in named.sizes), " or ".join(named.dtypes)])
-        raise UsageError(f"these configurations are for cases of {of}, and none is among those chosen")
+        raise UsageError(f"these configurations are for cases of {of}, and none of the chosen cases is one")
     return found
 
 
@@ -107,7 +107,7 @@ def _rows(plan: Plan, wanted: Wanted, here: Device, jobs: int | None) -> tuple[l
         generation.new(plan.spec, root_of(here), chip=generation.chip_of(here))
         note(f"{plan.spec.name} had no kernel yet; generated in {quartet.folder}")
     if not here.measures:
-        note(f"no GPU is here: every time is predicted, for {here.facts.name}")
+        note(f"no GPU found: every time is predicted, for {here.facts.name}")
     with (
         TemporaryDirectory(prefix="kernelgen-") as store,
         evaluator(here, plan, quartet.folder, Path(store), partial(work, plan), jobs=jobs) as run,

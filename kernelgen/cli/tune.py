@@ -117,7 +117,7 @@ def tune(
     if seeds is not None:
         raise UsageError("--seeds needs --replay, whose runs it counts")
     if not names:
-        raise UsageError("tune needs a NAME, or --replay to judge the search on recorded spaces")
+        raise UsageError("tune needs a NAME, or --replay to evaluate the search on recorded spaces")
     settings = resolve({"device": device, "arch": arch, "max_minutes": max_minutes, "jobs": jobs})
     evaluations, patience = _effort(effort)
     if where is not None and not dry_run:
@@ -163,7 +163,9 @@ def _one(name: str, asked: _Asked) -> tuple[int, Any]:
 
     here, written = asked.device, load(name)
     if written.family == CUSTOM:
-        raise UsageError(f"{written.name}: a language model writes its kernel, which has no space to search")
+        raise UsageError(
+            f"{written.name}: its kernel was written by a language model and has no configurations to search"
+        )
     cases = chosen(written, list(asked.dtypes), list(asked.only), list(asked.skip))
     spec = replace(written, performance=cases, optimization_strategies=("tune",))
     root, chip = root_of(here), generation.chip_of(here)
@@ -175,12 +177,14 @@ def _one(name: str, asked: _Asked) -> tuple[int, Any]:
             show(document)
         return code, document
     if asked.csv_file is not None:
-        raise UsageError("--csv: of a set that the family names, such as attention's --configs tune")
+        raise UsageError("--csv needs a named set, such as attention's --configs tune")
     context = context_of(plan, asked.tuning)
     if asked.dry_run:
         return 0, _announce(context, asked.json)
     if not here.measures:
-        raise NoDeviceError("tune measures, and no GPU is here: --dry-run shows the space, --replay judges the search")
+        raise NoDeviceError(
+            "tune needs a GPU, and none was found: --dry-run prints the search space, --replay evaluates the search"
+        )
     limit = asked.settings.max_minutes
     options = Given(root, rounds=1, max_minutes=limit, force=asked.force, fresh=asked.fresh)
     options = replace(options, **told(plan, here.facts.name, asked.tuning))

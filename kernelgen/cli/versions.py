@@ -79,7 +79,7 @@ def _sides(a: str, b: str, root: Path) -> tuple[Side, Side]:
             raise UsageError(f"{said}: no such file")
     owner = _owner(a, root) or _owner(b, root)
     if owner is None:
-        raise UsageError(f"{a} and {b}: of which operator? Name one of them NAME or NAME@v1.2")
+        raise UsageError(f"{a} and {b}: no operator is named: write one of them as NAME or NAME@v1.2")
     return _side(a, owner, root), _side(b, owner, root)
 
 
@@ -115,7 +115,9 @@ def _as(spec: OperatorSpec, old: Side, new: Side) -> Side:
         return [[(t.shape, t.dtype) for t in tensors] for tensors in (of.inputs, of.outputs)], of.dtypes
 
     if interface(spec) != interface(other):
-        raise UsageError(f"{old.operator} and {new.operator} take or return other shapes or dtypes; nothing to compare")
+        raise UsageError(
+            f"{old.operator} and {new.operator} have different inputs or outputs, so they cannot be compared"
+        )
     return Side(new.said, spec.name, f"{new.text}\n\n{spec.name} = {other.name}\n")
 
 
@@ -169,7 +171,7 @@ def _show(old: Side, new: Side, here: Device, found: dict[str, Evaluation], chan
     from kernelgen.optimization.decide import overall, show, verdict
 
     if not found:
-        print(f"{old.said} and {new.said} are the same text")
+        print(f"{old.said} and {new.said} are identical")
         return
     for said, one in found.items():
         passed = sum(result.passed for result in one.accuracy)
@@ -236,7 +238,7 @@ def restore(
         elif rows:
             print(table((row["version"], row["time"][:16].replace("T", " "), row["run"], row["said"]) for row in rows))
         else:
-            note(f"{quartet.name} has no versions yet: `kernelgen optimize {quartet.name}` makes them")
+            note(f"{quartet.name} has no versions yet: `kernelgen optimize {quartet.name}` creates them")
         return
     wanted = wanted if wanted.startswith("v") else f"v{wanted}"
     found = version(quartet.name, wanted, LOGS / quartet.name)
@@ -244,7 +246,7 @@ def restore(
     if json:
         emit({"operator": quartet.name, "version": wanted, "file": str(quartet.file("triton")), "notes": notes})
         return
-    print(f"{quartet.file('triton')} is {wanted} again")
+    print(f"{quartet.file('triton')} restored to {wanted}")
     for line in notes:
         print(f"note: {line}")
 

@@ -74,7 +74,7 @@ def _print(runs: Sequence[Glance]) -> None:
     if runs:
         print(table([COLUMNS, *map(_row, runs)]))
     else:
-        note("there is no run in logs/ yet: `kernelgen optimize NAME` begins one")
+        note("logs/ has no runs yet: `kernelgen optimize NAME` starts one")
 
 
 def _live(names: Sequence[str]) -> None:
@@ -114,7 +114,7 @@ def _serve(port: int, names: Sequence[str]) -> None:
         reason = (error.strerror or str(error)).lower()
         raise UsageError(f"--serve {port}: {reason}; choose another port, or 0 for any free one") from None
     with server:
-        note(f"http://{HOST}:{server.server_port}/ shows the runs; Ctrl-C ends it, the runs go on")
+        note(f"http://{HOST}:{server.server_port}/ shows the runs; Ctrl-C stops the server, the runs continue")
         try:
             server.serve_forever()
         except KeyboardInterrupt:

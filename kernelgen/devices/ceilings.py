@@ -74,14 +74,14 @@ def known(device: str) -> Ceilings | None:
     try:
         data = json.loads(path.read_text("utf-8"))
         if data["form"] > FORM:
-            raise UsageError(f"{path}: written by a newer kernelgen (form {data['form']}, this one knows {FORM})")
+            raise UsageError(f"{path}: written by a newer kernelgen (format {data['form']}; this version reads {FORM})")
         return _from_json(data)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise UsageError(f"{path}: is damaged: `kernelgen hardware --measure` makes it anew") from None
+        raise UsageError(f"{path}: is damaged: `kernelgen hardware --measure` writes it again") from None
 
 
 def _from_json(data: dict[str, Any]) -> Ceilings:

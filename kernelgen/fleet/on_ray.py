@@ -314,7 +314,7 @@ def _alike(workers: Sequence[Worker], each: bool) -> None:
     other = next((worker for worker in workers if worker.kind != workers[0].kind), None)
     if other is not None and not each:
         raise UsageError(
-            f"--ray: unlike workers are never mixed in a run ({other.name}: "
+            f"--ray: different workers are not mixed in one run ({other.name}: "
             f"{workers[0].kind.differences(other.kind)}, as {workers[0].name} has): --each-device gives each its own"
         )
 

@@ -51,9 +51,9 @@ def of_file(path: Path) -> Iterator[Row]:
             data = json.loads(line)
             row = Row.from_json(data) if isinstance(data, dict) else None
         except (ValueError, TypeError, RecursionError) as error:
-            raise UsageError(f"{path}:{number}: no row: {error}; nothing was imported") from None
+            raise UsageError(f"{path}:{number}: not a row of measurements: {error}; nothing was imported") from None
         if row is None:
-            raise UsageError(f"{path}:{number}: no row; nothing was imported")
+            raise UsageError(f"{path}:{number}: not a row of measurements; nothing was imported")
         yield row
 
 
@@ -64,7 +64,9 @@ def _text(path: Path) -> str:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (EOFError, zlib.error, UnicodeDecodeError):
-        raise UsageError(f"{path}: cannot be read: no rows, and nothing was imported") from None
+        raise UsageError(
+            f"{path}: cannot be read: neither JSON lines nor a compressed file; nothing was imported"
+        ) from None
 
 
 def packed(found: Iterable[Row]) -> bytes:
@@ -104,9 +106,9 @@ def _of_benchmarks(path: Path) -> Iterator[Row]:
         made = {name: str(data[name]) for name in ("device", "torch", "triton", "date")}
         listed = [one for one in data["rows"] if one.get("schedules")]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise UsageError(f"{path}: names no rows with schedules; nothing was imported") from None
+        raise UsageError(f"{path}: has no rows with schedules; nothing was imported") from None
     if not listed:
-        raise UsageError(f"{path}: its rows name no schedules, which a row of memory needs; nothing was imported")
+        raise UsageError(f"{path}: its rows have no schedules; nothing was imported")
     seq = 0
     for one in listed:
         times: dict[str, float] = {}

@@ -69,7 +69,7 @@ class Store:
             with closing(sqlite3.connect(f"{self.path.absolute().as_uri()}?mode={mode}", WAIT_S, uri=True)) as opened:
                 form = opened.execute("PRAGMA user_version").fetchone()[0]
                 if form > SCHEMA:
-                    newer = f"written by a newer kernelgen (form {form}, this one knows {SCHEMA})"
+                    newer = f"written by a newer kernelgen (format {form}; this version reads {SCHEMA})"
                     raise UsageError(f"{self.path}: {newer}; nothing was changed")
                 with opened:
                     if write and form < SCHEMA:
@@ -78,7 +78,7 @@ class Store:
                     if form or write:
                         yield opened
                     else:
-                        raise UsageError(f"{self.path}: is no store of measurements; nothing was changed")
+                        raise UsageError(f"{self.path}: is not a store of measurements; nothing was changed")
         except sqlite3.Error as error:
             raise UsageError(f"{self.path}: {_why(error)}; nothing was changed") from None
         except OSError as error:
@@ -90,5 +90,5 @@ def _why(error: sqlite3.Error) -> str:
     if "readonly" in text:
         return "may not be written"
     if "not a database" in text or "malformed" in text:
-        return f"is no store, or a damaged one ({text}): move it away to start a new one"
+        return f"is damaged or not a store of measurements ({text}): move it away to start a new one"
     return f"cannot be used: {text}"

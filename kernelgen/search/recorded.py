@@ -44,14 +44,14 @@ def read(path: Path) -> Recorded:
     except OSError as error:  # what is packed badly is one as well
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (EOFError, zlib.error, UnicodeDecodeError):
-        raise UsageError(f"{path}: cannot be read: neither a CSV file nor a packed one") from None
+        raise UsageError(f"{path}: cannot be read: neither a CSV file nor a gzip file") from None
     lines = csv.reader(io.StringIO(text))
     head = next(lines, [])
     names = [name for name in head if name not in (TIME, COMPILE, REPETITIONS)]
     if TIME not in head:
         raise UsageError(f"{path}:1: has no column {TIME}; there are {', '.join(head) or 'none'}")
     if not names or len(set(head)) < len(head):
-        raise UsageError(f"{path}:1: has {'a column twice' if names else 'no axis beside the times'}")
+        raise UsageError(f"{path}:1: has {'a column twice' if names else 'no axis besides the times'}")
     rows, times, repetitions = [], [], []
     for line in lines:
         if len(line) != len(head):

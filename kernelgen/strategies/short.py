@@ -32,7 +32,7 @@ def parse(text: str, axes: Mapping[str, Axes]) -> Schedule:
     """The schedule of a short form. What is not said is as the variant begins, and flags are off. Raises UsageError."""
     match = _FORM.fullmatch(text)
     if match is None:
-        raise UsageError(f"{text!r}: no short form of a configuration, such as {_example(axes)}")
+        raise UsageError(f"{text!r}: not a configuration; a short form looks like {_example(axes)}")
     variant, blocks, rest = match.groups()
     if variant not in axes:
         raise UsageError(f"{text!r}: no variant {variant!r}{_near(variant, axes)}")
