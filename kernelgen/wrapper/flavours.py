@@ -53,9 +53,16 @@ def flavours(plan: KernelPlan) -> dict[tuple[object, ...], tuple[Schedule, str]]
 
 
 def _differences(plan: KernelPlan, schedule: Schedule) -> list[str]:
+    """How a kernel differs from its variant's default: `swap` where only it swaps, `no_swap` where only it does not."""
     default = family_of(plan).default(schedule.variant)
-    changed = [(n, v) for n, v in schedule.values if n in _structure(plan, schedule) and default[n] != v]
-    return [n.lower() if isinstance(v, bool | int) else f"{v}_{n.lower()}" for n, v in changed] or ["plain"]
+    changed = [(n.lower(), v) for n, v in schedule.values if n in _structure(plan, schedule) and default[n] != v]
+    return [_difference(name, value) for name, value in changed] or ["plain"]
+
+
+def _difference(name: str, value: object) -> str:
+    if isinstance(value, str):
+        return f"{value}_{name}"
+    return f"no_{name}" if value is False else name
 
 
 def options(plan: KernelPlan, schedule: Schedule) -> tuple[tuple[str, int | bool], ...]:

@@ -225,7 +225,7 @@ def gated_mlp_split_join_kernel(
 
 
 @triton.jit
-def gated_mlp_split_swap_kernel(
+def gated_mlp_split_no_swap_kernel(
     x_ptr,
     gate_ptr,
     up_ptr,
@@ -490,7 +490,7 @@ SCHEDULES = (
         64,
         None,
         2,
-        gated_mlp_split_swap_kernel,
+        gated_mlp_split_no_swap_kernel,
         {
             "BLOCK_K": 128,
             "BLOCK_M": 64,
@@ -681,7 +681,7 @@ def gated_mlp(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> torch.Te
                 GROUP_M=1,
                 SPLITS=options["SPLITS"],
             )
-        elif kernel is gated_mlp_split_swap_kernel:
+        elif kernel is gated_mlp_split_no_swap_kernel:
             tiles_m = cdiv(M, options["BLOCK_M"])
             tiles_n = cdiv(N, options["BLOCK_N"])
             gated_parts = torch.empty(

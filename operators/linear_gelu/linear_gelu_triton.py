@@ -203,7 +203,7 @@ def linear_gelu_split_join_kernel(
 
 
 @triton.jit
-def linear_gelu_split_swap_kernel(
+def linear_gelu_split_no_swap_kernel(
     x_ptr,
     weight_ptr,
     M,
@@ -510,7 +510,7 @@ SCHEDULES = (
         64,
         None,
         2,
-        linear_gelu_split_swap_kernel,
+        linear_gelu_split_no_swap_kernel,
         {
             "BLOCK_K": 128,
             "BLOCK_M": 64,
@@ -724,7 +724,7 @@ def linear_gelu(
                 GROUP_M=1,
                 SPLITS=options["SPLITS"],
             )
-        elif kernel is linear_gelu_split_swap_kernel:
+        elif kernel is linear_gelu_split_no_swap_kernel:
             tiles_m = cdiv(M, options["BLOCK_M"])
             tiles_n = cdiv(N, options["BLOCK_N"])
             parts = torch.empty(

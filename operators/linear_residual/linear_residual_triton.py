@@ -202,7 +202,7 @@ def linear_residual_split_join_kernel(
 
 
 @triton.jit
-def linear_residual_split_swap_kernel(
+def linear_residual_split_no_swap_kernel(
     x_ptr,
     weight_ptr,
     M,
@@ -480,7 +480,7 @@ SCHEDULES = (
         64,
         None,
         2,
-        linear_residual_split_swap_kernel,
+        linear_residual_split_no_swap_kernel,
         {
             "BLOCK_K": 128,
             "BLOCK_M": 64,
@@ -706,7 +706,7 @@ def linear_residual(
                 GROUP_M=1,
                 SPLITS=options["SPLITS"],
             )
-        elif kernel is linear_residual_split_swap_kernel:
+        elif kernel is linear_residual_split_no_swap_kernel:
             tiles_m = cdiv(M, options["BLOCK_M"])
             tiles_n = cdiv(N, options["BLOCK_N"])
             parts = torch.empty(

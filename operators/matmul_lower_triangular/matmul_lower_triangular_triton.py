@@ -162,7 +162,7 @@ def matmul_lower_triangular_split_join_kernel(
 
 
 @triton.jit
-def matmul_lower_triangular_split_swap_kernel(
+def matmul_lower_triangular_split_no_swap_kernel(
     a_ptr,
     b_ptr,
     M,
@@ -421,7 +421,7 @@ SCHEDULES = (
         64,
         None,
         2,
-        matmul_lower_triangular_split_swap_kernel,
+        matmul_lower_triangular_split_no_swap_kernel,
         {
             "BLOCK_K": 128,
             "BLOCK_M": 64,
@@ -623,7 +623,7 @@ def matmul_lower_triangular(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
                 GROUP_M=1,
                 SPLITS=options["SPLITS"],
             )
-        elif kernel is matmul_lower_triangular_split_swap_kernel:
+        elif kernel is matmul_lower_triangular_split_no_swap_kernel:
             tiles_m = cdiv(M, options["BLOCK_M"])
             tiles_n = cdiv(N, options["BLOCK_N"])
             parts = torch.empty(
