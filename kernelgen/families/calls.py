@@ -118,6 +118,8 @@ class _Cut:
         self.steps: list[Step] = []
         self.loose: set[str] = set()
         """Tensors of steps that need not be contiguous."""
+        self.parts: set[str] = set()
+        """Tensors that are views of parts of inputs."""
         self.convolved: dict[str, TensorSpec] = {}
         """By tensors of convolutions, the input of the operator that the first of these reads."""
         inputs = {t.name: t for t in spec.inputs}
@@ -187,6 +189,9 @@ class _Cut:
         node = self.graph.nodes[i]
         operands = tuple(self._operand(a.node) for a in node.args if isinstance(a, Ref))
         result = self._tensor(i, self._name(i, str(node.attrs[2])))
+        if node.statement is None:  # a part of an input
+            result = replace(operands[0].tensor, name=result.name, shape=result.shape)
+            self.parts.add(result.name)
         text = self.graph.statements[node.statement].text if node.statement is not None else ""
         contiguous = any(o.contiguous and self.final(o) == i for o in self.graph.outputs)
         self.steps.append(TorchCall(result, operands, str(node.attrs[1]), text, contiguous))
@@ -282,7 +287,7 @@ class _Cut:
         inputs = (*read, *self._likes(read, graph, more))
         given = {t.name for t in (*self.spec.inputs, *self.spec.outputs)}
         last = {t.name for i, t in tensors if t.name not in given and self._is_for_windows(i, at_once=is_called)}
-        contiguous = {t.name for t in read if t not in self.given} - self.loose
+        contiguous = {t.name for t in read if t not in self.given} - self.loose - self.parts
         contiguous |= {t.name for _, t in tensors} - last - given  # as other kernels read them
         last |= {t.name for t in read} & self.loose - given
         source = self._first_of_chain(needed, stored)

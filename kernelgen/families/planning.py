@@ -19,6 +19,7 @@ from kernelgen.families.lowering import lower_values
 from kernelgen.families.matmul import NAME as MATMUL
 from kernelgen.families.registry import FAMILIES, GENERAL, columns, family_of, named_sizes, products, rows
 from kernelgen.families.rounding import clamped_first, clamps
+from kernelgen.families.sliced import with_parts_of_weights
 from kernelgen.families.stages import Stage, in_memory_order, last_first, stages, without_ones
 from kernelgen.families.values import Unlowerable
 from kernelgen.frontend.attention import is_attention
@@ -94,9 +95,23 @@ def _multiplies(plan: LoweredPlan) -> bool:
 
 def _chosen(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> OnePlan:
     """The plan of a graph with its first schedules: one kernel where a family takes it, several where families take its
-    parts. Torch's attention is written out where one kernel then computes it, with the searches that bound its keys,
-    and stays a call otherwise. Raises UnsupportedError where none do."""
+    parts; with products of parts of weights where these are fewer. Raises UnsupportedError where no family does."""
     graph = without_ones(graph)
+    parts = with_parts_of_weights(spec, graph)
+    if parts is not graph:
+        try:
+            plan = _lowered(spec, with_products(parts, attention=False), notes)
+        except UnsupportedError:  # the product is of all of its weight
+            return _of_whole_products(spec, graph, notes)
+        whole = plan if len(plan.kernels) == 1 else _of_whole_products(spec, graph, notes)
+        return plan if len(plan.kernels) < len(whole.kernels) else whole
+    return _of_whole_products(spec, graph, notes)
+
+
+def _of_whole_products(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> OnePlan:
+    """The plan of a graph whose products are of all of their weights. Torch's attention is written out where one kernel
+    then computes it, with the searches that bound its keys, and stays a call otherwise. Raises UnsupportedError where
+    there is none."""
     tried = [searched(graph), with_products(graph, attention=False)]
     wanted = sum(node.op == CALL and is_attention(node) for node in graph.nodes)
     wanted = wanted or any(is_search(graph, node) for node in graph.nodes)
