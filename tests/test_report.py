@@ -156,6 +156,14 @@ def test_the_command_writes_all_operators_and_goes_on_past_a_damaged_one(
     assert "did you mean 'toy'?" in capsys.readouterr().err
 
 
+def test_a_printed_page_begins_with_the_operator_and_each_of_several_on_a_page_of_its_own(found: Story) -> None:
+    one, several = page([found]), page([found, Story("never", "", state="never optimised")])
+    rule = "section + section, .index + section { break-before: page; }"
+    assert rule in one
+    assert one.count("break-before") == 1, "nothing breaks before the first"
+    assert ('<div class="wide index">' in one, '<div class="wide index">' in several) == (False, True)
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1200, "light")])
 def test_a_browser_shows_it_without_an_error(tmp_path: Path, found: Story, width: int, scheme: str) -> None:
     playwright = pytest.importorskip("playwright.sync_api")

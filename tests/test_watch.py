@@ -64,7 +64,7 @@ def test_a_run_that_was_killed_and_one_that_is_damaged(here: Path, capsys: pytes
     assert main(["watch", "to*", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["state"] == "damaged"
     assert main(["watch", "x*", "--once"]) == 0
-    assert "there is no run" in capsys.readouterr().err
+    assert "logs/ has no runs yet" in capsys.readouterr().err
 
 
 @pytest.fixture
