@@ -13,7 +13,7 @@ import torch
 from references import FLOATS, Sample, load, plan_of, sample
 
 from kernelgen import render
-from kernelgen.families import ATTENTION
+from kernelgen.families.attention import NAME as ATTENTION
 from kernelgen.plan import Plan, StepsPlan
 from kernelgen.spec.model import Case
 
