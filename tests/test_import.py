@@ -394,6 +394,21 @@ def test_small_sizes_are_multiples_of_what_the_trace_says(monkeypatch) -> None:
     assert all(value > 0 for case in found.accuracy for value in case.values())
 
 
+def test_a_result_has_the_size_that_it_has_at_numbers_of_the_file(monkeypatch) -> None:
+    """Where the file's own height and width are all that is taken, small ones said how many elements are returned."""
+    small = [{"C": c, "H": 8, "W": 8} for c in (2, 3)]
+    monkeypatch.setattr(shapes, "small_shapes", lambda probe, sizes, factors: small)
+
+    def unfolded(x: torch.Tensor) -> torch.Tensor:
+        x = torch.nn.functional.max_pool2d(x, 4).flatten(2).transpose(1, 2)
+        side = int(x.shape[1] ** 0.5)
+        windows = x.view(x.shape[0], side // 2, 2, side // 2, 2, -1).transpose(2, 3)
+        return windows.reshape(int(windows.numel() / x.shape[1] / x.shape[2]), side * side, -1)
+
+    found = derive(unfolded, [Input("x", (2, 3, 32, 32), "float32", "data", "x", None)])
+    assert (found.inputs, found.outputs) == (((2, "C", 32, 32),), ((2, 64, "C"),))
+
+
 def forward(body: str) -> str:
     return MODULE.replace("        return (y / self.temperature) * scale + self.power ** 2", f"        {body}")
 

@@ -67,10 +67,13 @@ def derive(
     if sizes and not accepted:
         raise ShapeError("no small shape was found that the reference accepts")
     factors = _divided(probe, sizes, accepted) | factors
+    numbered = _fixed(probe, sizes, accepted)
+    own = [case for one in accepted if probe.accepts(case := one | numbered)]
+    accepted = [dict(case) for case in dict.fromkeys(tuple(case.items()) for case in own)] or accepted
     found = Shapes(tuple(declared), (), sizes, _least(shapes, inputs, declared, accepted), tuple(accepted))
     outputs = _outputs(probe, found, _expressions(results_of, names))
     multiples = {name: f"{factor} * {name}" for name, factor in factors.items()}
-    fixed = {name: str(value) for name, value in _fixed(probe, sizes, accepted).items()}
+    fixed = {name: str(value) for name, value in numbered.items()}
     written = _written(replace(found, outputs=outputs), multiples | fixed)
     open_sizes = {
         f"{tensor.name}.shape[{i}]"
