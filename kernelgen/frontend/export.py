@@ -31,6 +31,9 @@ _PRIMES = (
 """Traced sizes: distinct, so that no two dimensions are taken for one by accident, not special to torch, and no fewer
 than a topk may take."""
 
+LARGER = 25
+"""How far those are to be turned that none but the larger ones come first."""
+
 _FURTHER = (277, 281, 1031, 2053, 4099, 16411, 65537, 1048583, 31, 29, 23, 19, 17, 13, 11, 7, 5, 3, 2)
 """Traced sizes where the constraints do not admit those."""
 
@@ -42,13 +45,18 @@ Binding = dict[str, str]
 
 
 def export(
-    spec: OperatorSpec, reference: Reference, binding: Binding, leading: int, fixed: Mapping[str, int] | None = None
+    spec: OperatorSpec,
+    reference: Reference,
+    binding: Binding,
+    leading: int,
+    fixed: Mapping[str, int] | None = None,
+    turned: int = 0,
 ) -> Any:
-    """The traced reference. `fixed`: sizes by their names that are numbers in this trace."""
+    """The traced reference. `fixed`: sizes by their names that are numbers in this trace. `turned`: as `inputs_at`."""
     import torch
 
     fixed = fixed or {}
-    args = inputs_at(spec, binding, leading, fixed)
+    args = inputs_at(spec, binding, leading, fixed, turned)
     dynamic = tuple(_dynamic(tensor.shape, leading, fixed) for tensor in spec.inputs)
 
     names: dict[Any, Atom] = {}

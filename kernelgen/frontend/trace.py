@@ -12,10 +12,10 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
-from kernelgen.errors import Mistake, SpecError
+from kernelgen.errors import GuardError, Mistake, SpecError
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.excepted import check_guards
-from kernelgen.frontend.export import Binding, declared_dim, dims, export, joins, kind, symbols_of
+from kernelgen.frontend.export import LARGER, Binding, declared_dim, dims, export, joins, kind, symbols_of
 from kernelgen.frontend.graph import CALL, Dim, Graph, Node, Ref
 from kernelgen.frontend.limits import with_limits
 from kernelgen.frontend.mistakes import line_of, unsupported
@@ -144,7 +144,20 @@ def _by_first(graph: Graph, halves: list[Binding]) -> tuple[Node, ...]:
 def _trace_once(
     spec: OperatorSpec, reference: Reference, binding: Binding, leading: int
 ) -> tuple[Graph, tuple[str, ...]]:
-    exported = export(spec, reference, binding, leading)
+    """A trace at sizes of 37 and more, or of 157 and more where it would hold for some sizes alone: strided layers one
+    after the other leave one element of the smaller ones, and torch then traces what is done with one."""
+    try:
+        return _trace_at(spec, reference, binding, leading, 0)
+    except GuardError:
+        with contextlib.suppress(SpecError):
+            return _trace_at(spec, reference, binding, leading, LARGER)
+        raise
+
+
+def _trace_at(
+    spec: OperatorSpec, reference: Reference, binding: Binding, leading: int, turned: int
+) -> tuple[Graph, tuple[str, ...]]:
+    exported = export(spec, reference, binding, leading, turned=turned)
     made = [n for n in exported.graph.nodes if n.op == "placeholder"][: -len(spec.inputs)]
     if made:
         lines = [line_of(reference, user) for user in made[0].users]
