@@ -205,7 +205,7 @@ def _said(size: str, places: Mapping[str, str]) -> str:
 def _product_sizes(plan: KernelPlan, kernels: Sequence[ir.Kernel]) -> tuple[tuple[str, str], ...]:
     """The sizes that launches and views need, with the wrapper's expressions for them."""
     body, places = body_of(plan), size_places(plan.spec)
-    sizes = {g.size: g.axes for e in body.layout.extents for g in e.runs if g.size.isidentifier()}
+    sizes = {g.size: g.axes for e in body.layout.extents for g in (*e.runs, *e.spans) if g.size.isidentifier()}
     sizes |= {e.size: e.axes for e in body.layout.extents if e.runs}
     views = " ".join(a.view[1] for a in body.layout.all() if a.view)
     family = family_of(plan)

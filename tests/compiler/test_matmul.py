@@ -115,6 +115,10 @@ FORMS = {
         "return F.linear(y.transpose(1, 2).reshape(y.shape[0], y.shape[2], -1), w)",
         {"y": "B H S 8", "w": "N H*8"}, "B S N", B=2, S=17, H=3, N=40,
     ),
+    "windows of an image": of_sizes(
+        "y = x.view(-1, 4, 2, 4, 2, x.shape[-1]).permute(0, 1, 3, 2, 4, 5)\nreturn F.linear(y.reshape(-1, 4, x.shape[-1]), w)",
+        {"x": "B 8 8 K", "w": "N K"}, "16*B 4 N", B=2, K=5, N=7,
+    ),
     "transposed result": product("return (a @ b).t().contiguous()", TWO, {"out": "N M"}),
     "a matrix by itself": product("return a @ a.t()", {"a": "M K"}, {"out": "M M"}),
 }  # fmt: skip

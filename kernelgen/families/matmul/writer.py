@@ -472,7 +472,9 @@ class Writer:
             if f"{name}_ptr" in used or (f"{name}_desc" not in used and f"{name}:type" in used):
                 found.append(ir.Argument(f"{name}_ptr", "pointer", views.get(name, name)))
         sizes = [(e.size, e.size) for e in self.body.layout.extents]
-        sizes += [(g.size, g.size) for e in self.body.layout.extents for g in e.runs if g.size.isidentifier()]
+        sizes += [
+            (g.size, g.size) for e in self.body.layout.extents for g in (*e.runs, *e.spans) if g.size.isidentifier()
+        ]
         sizes += [(parameter, parameter) for _, parameter in self.body.layout.sizes]
         found += [ir.Argument(n, "number", host) for n, host in dict(sizes).items() if n in used]
         strides = dict(s for a in self.body.layout.all() for s in a.strides)
