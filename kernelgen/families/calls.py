@@ -8,12 +8,15 @@ computed in both unless a call reads it, in which case it lies in memory anyway.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from math import prod
 
 from kernelgen.errors import Mistake, UnsupportedError
 from kernelgen.families import partition
-from kernelgen.families.costs import FLOPS_A_BYTE, cost, large, moved, multiplied
+from kernelgen.families.costs import FLOPS_A_BYTE, LAUNCH, cost, large, moved, multiplied
+from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.kernel import body_of
 from kernelgen.families.partition import Group
 from kernelgen.families.space import size_text
@@ -26,7 +29,10 @@ from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size, TensorFacts, Tens
 from kernelgen.spec.sizes import is_expression, is_multiple, names_in
 
 Lower = Callable[[OperatorSpec, Graph], KernelPlan]
+_EACH = ("map", "cast", "read", "view", "move")
+"""Kinds of operations that read no more of anything than their result has elements."""
 _NOTHING_LEFT = "nothing left for a kernel: all of it is"
+_WAYS_OUT = "take in what is computed before or after it, write it out step by step, or say family: custom"
 
 
 def has_calls(graph: Graph) -> bool:
@@ -34,13 +40,13 @@ def has_calls(graph: Graph) -> bool:
 
 
 def steps(
-    spec: OperatorSpec, graph: Graph, lower: Lower, taken: Iterable[str], *, materialize: bool
+    spec: OperatorSpec, graph: Graph, lower: Lower, taken: Iterable[str], limit: int, *, materialize: bool
 ) -> tuple[Step, ...]:
-    """The operator as kernels and calls in their order; `materialize` as in `partition.groups`. Raises UnsupportedError
-    where there is nothing for a kernel, or where no family takes what is around the calls."""
+    """The operator as kernels and calls in their order; `limit` and `materialize` as in `partition.groups`. Raises
+    UnsupportedError where there is nothing for a kernel, or where no family takes what is around the calls."""
     graph = rounded_first(graph)
     names = {*taken, spec.name, *(t.name for t in (*spec.inputs, *spec.outputs))}
-    cut = _Cut(spec, graph, lower, names, materialize)
+    cut = _Cut(spec, graph, lower, names, limit, materialize=materialize)
     depth = _depths(graph)
     for level in range(1, max(depth) + 1):
         calls = [i for i, node in enumerate(graph.nodes) if node.op == CALL and depth[i] == level]
@@ -54,7 +60,7 @@ def steps(
     if not any(isinstance(step, KernelPlan) for step in found):
         made = [node for node in graph.nodes if node.op == CALL]
         functions = " and ".join(dict.fromkeys(map(function_of, made)))
-        raise _unsupported(spec, graph, made[0], f"{_NOTHING_LEFT} {functions}")
+        raise _unsupported(spec, graph, made[0], f"{_NOTHING_LEFT} {functions} ({_WAYS_OUT})")
     return _named(spec, found)
 
 
@@ -109,12 +115,20 @@ def _depths(graph: Graph) -> list[int]:
 class _Cut:
     """The steps so far, and which values lie in memory after them."""
 
-    def __init__(self, spec: OperatorSpec, graph: Graph, lower: Lower, taken: set[str], materialize: bool) -> None:
+    def __init__(
+        self, spec: OperatorSpec, graph: Graph, lower: Lower, taken: set[str], limit: int, *, materialize: bool
+    ) -> None:
         self.spec = spec
         self.graph = graph
         self.lower = lower
         self.taken = taken
+        self.limit = limit
         self.materialize = materialize
+        self.cases = spec.performance or (large(spec),)
+        """Whose bytes are counted."""
+        self.each = range(len(self.cases))
+        self.counts: dict[tuple[int, int], int] = {}
+        """How many elements values have in cases, by their numbers."""
         self.steps: list[Step] = []
         self.loose: set[str] = set()
         """Tensors of steps that need not be contiguous."""
@@ -156,7 +170,15 @@ class _Cut:
         """A kernel for some values, or several."""
         outputs = tuple(wanted)
         computed: dict[int, TensorSpec] = {}
-        found = partition.groups(self.graph, outputs, frozenset(self.stored), self._cost, materialize=self.materialize)
+        found = partition.groups(
+            self.graph,
+            outputs,
+            frozenset(self.stored),
+            self._cost,
+            self._least,
+            self.limit,
+            materialize=self.materialize,
+        )
         for group in found:
             own = {i: self._tensor(i, self._name(i)) for i in group.outputs}
             left = {
@@ -176,10 +198,42 @@ class _Cut:
 
     def _cost(self, group: Group, stored: frozenset[int]) -> int:
         """What a group's kernel costs."""
-        lying = {i: self.stored.get(i) or self._scratch(i, f"value_{i}") for i in stored}
+        return cost(self._group(self._written(group), self._lying(stored)), self.cases)
+
+    def _least(self, group: Group, stored: frozenset[int]) -> int:
+        """What a group's kernel costs at least: a launch, its results, and what these are computed from."""
+        written = sum(self._elements(i, k) * self._itemsize(t, k) for i, t in self._written(group) for k in self.each)
+        needed, lying = partition.needed_for(self.graph, group.nodes, stored), self._lying(stored)
+        read = 0
+        for k in self.each:
+            asked = dict.fromkeys(group.nodes, sys.maxsize)
+            for i in reversed(needed):
+                elements = min(asked[i], self._elements(i, k))
+                if i in lying:
+                    read += elements * self._itemsize(lying[i], k)
+                    continue
+                node = self.graph.nodes[i]
+                is_each = OPERATIONS[node.op].kind in _EACH
+                for j in partition.operands(node):  # of a part of a result no more may be read than it has elements
+                    asked[j] = max(asked.get(j, 0), elements if is_each else sys.maxsize)
+        return LAUNCH * len(self.cases) + written + read
+
+    def _elements(self, i: int, k: int) -> int:
+        """How many elements a value has in a case."""
+        if (i, k) not in self.counts:
+            self.counts[i, k] = prod(self.cases[k].shape(tuple(_entry(dim) for dim in self.graph.nodes[i].shape)))
+        return self.counts[i, k]
+
+    def _itemsize(self, tensor: TensorSpec, k: int) -> int:
+        return 0 if tensor.role == "like" else ITEMSIZE[self.cases[k].dtype(tensor.dtype)]
+
+    def _written(self, group: Group) -> list[tuple[int, TensorSpec]]:
         tensors = [(i, self._tensor(i, f"output_{i}")) for i in group.outputs]
-        tensors += [(i, self._scratch(i, f"value_{i}")) for i in group.left if not self._is_whole(i, dict(tensors))]
-        return cost(self._group(tensors, lying), self.spec.performance or [large(self.spec)])
+        left = [(i, self._scratch(i, f"value_{i}")) for i in group.left if not self._is_whole(i, dict(tensors))]
+        return tensors + left
+
+    def _lying(self, stored: Iterable[int]) -> dict[int, TensorSpec]:
+        return {i: self.stored.get(i) or self._scratch(i, f"value_{i}") for i in stored}
 
     def _is_whole(self, i: int, outputs: dict[int, TensorSpec]) -> bool:
         """Whether an output holds a value as it was computed."""

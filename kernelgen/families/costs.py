@@ -19,7 +19,7 @@ FLOPS_A_BYTE = 200
 peaks of `devices/facts.py`."""
 _LANES_A_BYTE = 8
 """Operations of all others: H200 67 TFLOPS of float32, two of them a multiply-add, by 4.8 TB/s; H100 10."""
-_LAUNCH = 10_000_000
+LAUNCH = 10_000_000
 """Bytes in the time that a kernel of its own takes however little it does: about 2 us, by 4.8 TB/s."""
 _TILE = 128
 """Rows or columns of a tile of a product."""
@@ -31,7 +31,7 @@ def cost(plan: KernelPlan, cases: Sequence[Case]) -> int:
     """The bytes that a kernel moves over all cases, and those whose time passes while factors of its products are
     computed, in every tile anew."""
     return (
-        _LAUNCH * len(cases)
+        LAUNCH * len(cases)
         + moved(plan, cases)
         + sum(_recomputed(body_of(plan), case) for case in cases) // _LANES_A_BYTE
     )

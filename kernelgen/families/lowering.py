@@ -84,6 +84,11 @@ def _lowered(
     if cut is not None:
         space = cut.space(graph.nodes[graph.outputs[0].node].shape)
     space = space or space_of(graph, apart=apart)
+    rows = tuple(space.axes[a] for a in space.inner_axes())
+    for node in (n for n in graph.nodes if n.op in REDUCTIONS):
+        (source,) = (graph.nodes[a.node] for a in node.args[:1] if isinstance(a, Ref))
+        if atoms_of(tuple(source.shape[int(d)] for d in node.attrs)) != rows:
+            raise Unlowerable("reductions over different dimensions in one operator", node.statement)
     lowering = Lowering(graph, space, apart=apart)
     stored = []
     for output in graph.outputs:
@@ -350,9 +355,6 @@ class Lowering:
         assert isinstance(source, Ref)
         shape = self.graph.nodes[source.node].shape
         reduced = [int(d) + len(shape) for d in node.attrs]
-        inner = atoms_of(tuple(shape[d] for d in reduced))
-        if inner != tuple(self.space.axes[a] for a in self.space.inner_axes()):
-            raise Unlowerable("reductions over different dimensions in one operator", node.statement)
         if any(a in self.space.inner_axes() for d, dim in enumerate(index) if d not in reduced for a in axes_of(dim)):
             raise Unlowerable("a reduction of one row that is used in another", node.statement)
         rows = dict(

@@ -4,7 +4,8 @@ It is cut at its reductions, scans, selections, scatters and products, which are
 together: a kernel computes those that come first in the reference, and leaves what the others need in memory. Either
 that is what the others read, or, where it is larger, what the first came to, from which the others compute it once
 more; or what products multiply is computed by a kernel of its own. Of all sequences of kernels that families take the
-cheapest is made (`costs.py`).
+cheapest is made (`costs.py`), by branch and bound: what costs more than a sequence that is known, by the bytes that it
+reads and writes at least, is not lowered.
 """
 
 from __future__ import annotations
@@ -51,22 +52,31 @@ _Found = tuple[int, tuple[Group, ...]]
 
 
 def groups(
-    graph: Graph, outputs: tuple[int, ...], stored: frozenset[int], cost: Cost, *, materialize: bool
+    graph: Graph,
+    outputs: tuple[int, ...],
+    stored: frozenset[int],
+    cost: Cost,
+    least: Cost,
+    limit: int,
+    *,
+    materialize: bool,
 ) -> tuple[Group, ...]:
     """The kernels that compute some nodes from those that are stored, in their order; `materialize` allows kernels that
-    only write what a reduction or a convolution reads.
+    only write what a reduction or a convolution reads. `least`: what a group costs at least, known without lowering it.
 
-    Raises the UnsupportedError of the smallest part that no family takes where no cut helps.
+    Raises the UnsupportedError of the smallest part that no family takes where no cut helps, and one that says nothing
+    where all ways cost `limit` or more.
     """
     found: list[Group] = []
     rest = Group(outputs)
-    search = _Search(graph, cost, (_cuts, _by_itself) if materialize else (_cuts,))
+    search = _Search(graph, cost, least, (_cuts, _by_itself) if materialize else (_cuts,))
     while rest.nodes:
         part = _beginning(graph, rest, stored)
         search.left_to_try = _MOST_TRIED
-        best = search.best(part or rest, stored)
+        best = search.best(part or rest, stored, limit)
         if best is None:
-            raise search.refused[min(search.refused)]
+            raise search.refused[min(search.refused)] if search.refused else UnsupportedError([])
+        limit -= best[0]
         # the last kernel of a part may be one with what comes after it
         made = best[1] if part is None or len(best[1]) == 1 else best[1][:-1]
         written = {i for group in made for i in group.outputs}
@@ -99,25 +109,30 @@ def _pending(graph: Graph, group: Group, stored: frozenset[int]) -> list[int]:
 
 
 class _Search:
-    def __init__(self, graph: Graph, cost: Cost, ways: tuple[_Ways, ...]) -> None:
+    def __init__(self, graph: Graph, cost: Cost, least: Cost, ways: tuple[_Ways, ...]) -> None:
         self.graph = graph
         self.cost = cost
+        self.least = least
         self.ways = ways
         """To divide a group: one is tried where those before it are refused."""
         self.left_to_try = 0
         self.costs: dict[tuple[Group, frozenset[int]], int | None] = {}
-        self.known: dict[tuple[Group, frozenset[int]], _Found | None] = {}
+        self.known: dict[tuple[Group, frozenset[int]], tuple[_Found | None, int]] = {}
+        """The cheapest way, and below which costs there is none where that is None."""
         self.refused: dict[int, UnsupportedError] = {}
         """By the number of nodes that a kernel would have had."""
 
-    def best(self, group: Group, stored: frozenset[int]) -> _Found | None:
-        """A group by one kernel if a family takes it, else by the cheapest one and what is best for the rest."""
+    def best(self, group: Group, stored: frozenset[int], limit: int) -> _Found | None:
+        """A group by one kernel if a family takes it, else by the cheapest one and what is best for the rest; None
+        where that costs `limit` or more."""
         needed = needed_for(self.graph, group.nodes, stored)
         key = group, stored.intersection(needed)
-        if key not in self.known:
+        found, tried = self.known.get(key, (None, 0))
+        if found is None and limit > tried:
             alone = self._alone(*key)
-            self.known[key] = (alone, (group,)) if alone is not None else self._cut(group, key[1])
-        return self.known[key]
+            found = (alone, (group,)) if alone is not None else self._cut(group, key[1], limit)
+            self.known[key] = found, limit
+        return found if found and found[0] < limit else None
 
     def _alone(self, group: Group, stored: frozenset[int]) -> int | None:
         """What a group by one kernel costs; None where no family takes it."""
@@ -136,19 +151,22 @@ class _Search:
             self.refused.setdefault(len(needed_for(self.graph, group.nodes, stored)), error)
             return None
 
-    def _cut(self, group: Group, stored: frozenset[int]) -> _Found | None:
+    def _cut(self, group: Group, stored: frozenset[int], limit: int) -> _Found | None:
         ways = (cuts(self.graph, group, stored) for cuts in self.ways)
-        return next(filter(None, (self._cheapest(way, stored) for way in ways)), None)
+        return next(filter(None, (self._cheapest(way, stored, limit) for way in ways)), None)
 
-    def _cheapest(self, cuts: Iterator[tuple[Group, Group]], stored: frozenset[int]) -> _Found | None:
+    def _cheapest(self, cuts: Iterator[tuple[Group, Group]], stored: frozenset[int], limit: int) -> _Found | None:
         found: _Found | None = None
         for first, then in cuts:
+            later = stored | frozenset(first.left)
+            rest = self.least(then, later)
+            if self.least(first, stored) + rest >= limit:
+                continue
             before = self._alone(first, stored)
-            after = self.best(then, stored | frozenset(first.left)) if before is not None else None
+            after = self.best(then, later, limit - before) if before is not None and before + rest < limit else None
             if before is not None and after is not None:
-                way = before + after[0], (first, *after[1])
-                if found is None or way[0] < found[0] - found[0] // _WORTH:
-                    found = way
+                found = before + after[0], (first, *after[1])
+                limit = found[0] - found[0] // _WORTH
         return found
 
 

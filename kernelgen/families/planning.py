@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import prod
 
@@ -12,6 +14,7 @@ from kernelgen.families.access import layout
 from kernelgen.families.attention import NAME as ATTENTION
 from kernelgen.families.attention_backward import NAME as ATTENTION_BACKWARD
 from kernelgen.families.attention_backward.lowering import searched
+from kernelgen.families.costs import cost, large
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.family import LIBRARY
 from kernelgen.families.kernel import Body, body_of, make_body
@@ -127,26 +130,29 @@ def _of_whole_products(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...])
 
 
 def _lowered(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> OnePlan:
-    refused: UnsupportedError | None = None
+    """The plan of a graph by one kernel where a family takes a form of it, else by several: of the first form that
+    families take the parts of, or of one that costs less, where values of that are written only to be read."""
     forms = (graph,) if calls.has_calls(graph) else tuple(_forms(graph))
-    for materialize in (False, True):
-        for form in forms:
+    for form in () if calls.has_calls(graph) else forms:
+        with suppress(UnsupportedError):
+            return _one_kernel(spec, form, notes)
+    cases = spec.performance or (large(spec),)
+    found: StepsPlan | None = None
+    refused: list[UnsupportedError] = []
+    for form in forms:
+        limit = sum(cost(kernel, cases) for kernel in found.kernels) if found else sys.maxsize
+        for materialize in (False,) if found else (False, True):
             try:
-                return _in_kernels(spec, form, notes, materialize)
+                plan = _in_steps(spec, form, notes, limit, materialize=materialize)
             except UnsupportedError as error:
-                refused = refused or error
-    assert refused is not None
-    raise refused
-
-
-def _in_kernels(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...], materialize: bool) -> OnePlan:
-    """The plan of a graph by one kernel where that is tried and a family takes it, else by several."""
-    if not materialize and not calls.has_calls(graph):
-        try:
-            return _one_kernel(spec, graph, notes)
-        except UnsupportedError:
-            pass
-    return _in_steps(spec, graph, notes, materialize)
+                refused.append(error)
+                continue
+            if not materialize:
+                return plan
+            found = plan
+    if found is None:
+        raise refused[0]
+    return found
 
 
 def _forms(graph: Graph) -> Iterator[Graph]:
@@ -214,11 +220,11 @@ def _last_sizes(spec: OperatorSpec) -> dict[str, frozenset[int]]:
     return {name: frozenset(n for n in found if isinstance(n, int)) for name, found in sizes.items()}
 
 
-def _in_steps(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...], materialize: bool) -> StepsPlan:
+def _in_steps(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...], limit: int, *, materialize: bool) -> StepsPlan:
     """The plan of a graph in which operations stay calls of torch's, or that takes several kernels; each group of nodes
-    is a plan of its own. `materialize` as in `partition.groups`."""
+    is a plan of its own. `limit` and `materialize` as in `partition.groups`."""
     check_names(spec)
-    steps = calls.steps(spec, graph, _one_kernel, _TAKEN, materialize=materialize)
+    steps = calls.steps(spec, graph, _one_kernel, _TAKEN, limit, materialize=materialize)
     tuned = calls.main_group(spec, steps)
     main = steps[tuned]
     assert isinstance(main, KernelPlan)

@@ -3,19 +3,14 @@ loaded torch and Triton once. A child is for one request: only where it runs a c
 
 from __future__ import annotations
 
-import importlib
 import os
 from typing import Any
 
-import triton
-from triton.runtime import cache
-
 from kernelgen import judge
 from kernelgen.judge import npu
-from kernelgen.worker import accuracy
+from kernelgen.worker import accuracy, ahead
 
 os.environ[npu.VISIBLE] = ""  # an NPU that is here is not what this role runs on
-cache.triton_key = lambda: triton.__version__  # a hash of 460 MB; nothing but this process reads what it has compiled
 
 
 def one_case(folder: str, name: str, path: str, case: dict[str, Any]) -> dict[str, Any]:
@@ -24,4 +19,4 @@ def one_case(folder: str, name: str, path: str, case: dict[str, Any]) -> dict[st
     return accuracy.one_case(folder, name, path, case)
 
 
-OPERATIONS = {**importlib.import_module("kernelgen.worker.ahead").OPERATIONS, "accuracy": one_case}
+OPERATIONS = {**ahead.OPERATIONS, "accuracy": one_case}

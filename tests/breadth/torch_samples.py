@@ -275,7 +275,7 @@ def table(found: list[Found]) -> str:
     for one in found:
         if one.outcome not in ("right", "unwritten"):
             reason = one.reason if one.outcome == "refused" else f"{one.outcome}: {one.reason}"
-            reasons.setdefault(re.sub(r"\(supported: .*\)", "", reason).strip().replace("|", "\\|"), set()).add(
+            reasons.setdefault(re.sub(r"\((supported|take in).*\)", "", reason).strip().replace("|", "\\|"), set()).add(
                 one.operator
             )
     rows = sorted(reasons.items(), key=lambda row: (-len(row[1]), row[0]))

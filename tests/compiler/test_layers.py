@@ -12,7 +12,7 @@ import pytest
 import torch
 from references import FLOATS, Sample, load, plan_of, sample
 
-from kernelgen import render
+from kernelgen import frontend, render
 from kernelgen.families.attention import NAME as ATTENTION
 from kernelgen.plan import Plan, StepsPlan
 from kernelgen.spec.model import Case
@@ -170,14 +170,26 @@ y = y.view(b, 3, 4, h, w).transpose(1, 2).reshape(b, 12, h, w)
 return F.conv2d(y, w2, groups=3)"""
 
 
-def test_windows_before_sums_and_shuffled_channels_are_written_by_kernels_of_their_own() -> None:
+def test_shuffled_channels_are_written_by_a_kernel_of_their_own() -> None:
     inputs = {"x": "B 12 H W", "w1": "12 1 3 3", "w2": "24 4 1 1"}
     plan = plan_of(sample(SHUFFLED, inputs, {"out": "B 24 H W"}).spec())
     assert not plan.calls
     written = [(k.family, k.spec.outputs[-1].shape) for k in plan.kernels]
     assert ("pointwise", ("B", 12, "H", "W")) in written  # in the order in which the second convolution reads them
     assert written[-1] == ("convolution", ("B", 24, "H", "W"))
-    assert sum(family == "reduction" for family, _ in written) == 1
+
+
+WIDE = """\
+y = F.batch_norm(F.conv2d(x, w1, stride=2, padding=2, groups=12), None, None, training=True)
+return F.batch_norm(F.conv2d(y, w2), None, None, training=True)"""
+
+
+def test_windows_are_written_before_sums_where_two_kernels_would_compute_them() -> None:
+    inputs = {"x": "B 12 H W", "w1": "12 1 5 5", "w2": "24 12 1 1"}
+    outputs = {"out": "B 24 (H-1)//2+1 (W-1)//2+1"}
+    plan = plan_of(sample(WIDE, inputs, outputs).spec())
+    assert not plan.calls
+    assert len(plan.kernels) <= 6, [(k.family, k.spec.outputs[-1].name) for k in plan.kernels]
 
 
 def test_a_convolution_of_one_channel_that_torch_computes_leaves_what_follows_a_kernel() -> None:
@@ -185,3 +197,13 @@ def test_a_convolution_of_one_channel_that_torch_computes_leaves_what_follows_a_
     inputs = {"x": "B 1 H W", "w1": "6 1 5 5", "w2": "8 6 5 5"}
     spec = sample(lines, inputs, {"out": "B 8 H W"}).spec()
     assert "torch.nn.functional.conv2d(x" in render.triton_source(plan_of(spec))
+
+
+def test_layers_that_leave_one_element_of_small_sizes_are_traced_at_larger_ones() -> None:
+    lines = "return F.conv2d(F.avg_pool2d(x, 32), w, padding=1)"
+    constraints = ("x.shape[2] >= 32", "x.shape[3] >= 32")
+    found = sample(
+        lines, {"x": "B C H W", "w": "K C 3 3"}, {"out": "B K (H-32)//32+1 (W-32)//32+1"}, constraints=constraints
+    )
+    graph, _ = frontend.trace(found.spec(), derived=True)
+    assert graph.outputs

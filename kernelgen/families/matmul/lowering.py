@@ -298,6 +298,8 @@ class ProductLowering(Lowering):
         """The axes of a value that is computed from the product; None where it is not."""
         read = [a.node for a in node.args if isinstance(a, Ref) and a.node in self.natural]
         if not read:
+            if node.op in REDUCTIONS:
+                raise Unlowerable("a reduction before a product", node.statement)
             return None
         if node.op in (*INDEXED, *SCANS, *SCATTERS, *SELECTIONS, DOT):
             raise Unlowerable("a part of a product that is moved within its kernel", node.statement)
@@ -308,6 +310,9 @@ class ProductLowering(Lowering):
             return split(node.shape, tuple(a for dim in index for a in axes_of(dim)), self.space, node.statement)
         if node.op in REDUCTIONS:
             reduced = {int(d) + len(shape) for d in node.attrs}
+            is_of_columns = {a for d in reduced for a in axes_of(index[d])} == self.columns
+            if node.op not in (*_REDUCED, *ARG_REDUCTIONS) or not is_of_columns:
+                raise Unlowerable(f"{node.op} of a product over other dimensions than its columns", node.statement)
             return tuple(() if d in reduced else dim for d, dim in enumerate(index))
         found: list[tuple[int, ...]] = [()] * len(node.shape)
         for i in read:
@@ -404,16 +409,7 @@ class ProductLowering(Lowering):
     def reduction(self, node: Node, index: Index) -> int:
         source = node.args[0]
         assert isinstance(source, Ref)
-        inside = self.natural.get(source.node)
-        if inside is None:
-            raise Unlowerable("a reduction before a product", node.statement)
-        reduced = {int(d) + len(inside) for d in node.attrs}
-        if (
-            node.op not in (*_REDUCED, *ARG_REDUCTIONS)
-            or {a for d in reduced for a in axes_of(inside[d])} != self.columns
-        ):
-            raise Unlowerable(f"{node.op} of a product over other dimensions than its columns", node.statement)
-        value = self.value(source.node, inside)
+        value = self.value(source.node, self.natural[source.node])
         axes = self.values[value].axes - self.columns
         return self.add(Value(node.op, (Use(value),), node.dtype, axes, node.name, node.statement))
 
