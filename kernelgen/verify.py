@@ -197,7 +197,10 @@ def _compile(worker: Worker, made: Sequence[Made], staged: Path, device: Device)
     for name, count in {line.spec.name: _schedules(line.plan) for line in lines}.items():
         if done := became[name, "done"]:
             compiled.append(f"{name} ({done} of {count} schedules)")
-        whys = {"late": f"were not done after {LIMIT_S:g} s", "not begun": "are of variants of which others were"}
+        whys = {
+            "late": f"did not finish within {LIMIT_S:g} s",
+            "not begun": "use a variant of which another schedule was compiled",
+        }
         for state, why in whys.items():
             if some := became[name, state]:
                 said = f"not compiled: {name}: {some} of {count} schedules {why}"
@@ -234,7 +237,7 @@ def _is_fault(error: Failed) -> bool:
 def _said(label: str, what: str, error: Failed) -> str:
     if _is_fault(error):
         return f"{label}: {error.message[:300]}"
-    why = f"not done after {LIMIT_S:g} s" if error.status is Status.TIMEOUT else error.message[:300]
+    why = f"did not finish within {LIMIT_S:g} s" if error.status is Status.TIMEOUT else error.message[:300]
     return f"{what}: {label}: {why}; use `kernelgen check {label.partition(' ')[0]}`"
 
 

@@ -84,5 +84,5 @@ def test_sums_of_nothing_are_right(cases: str, tmp_path: Path) -> None:
     name = spec(tmp_path, "{M: 3, K: 5, N: 7}", cases)
     done = kernelgen("new", name, cwd=tmp_path, KERNELGEN_VERIFY="")
     assert (done.returncode, done.stderr) == (0, "spec: scores.yaml\n"), done
-    assert "in Triton's interpreter, right" in done.stdout
+    assert "ran in Triton's interpreter, correct" in done.stdout
     assert "operators/scores/scores_triton.py" in contents(tmp_path)

@@ -20,7 +20,7 @@ from kernelgen.spec.model import DTYPES, STRATEGIES, OperatorSpec
 
 TEXTS = {path.stem: path.read_text(encoding="utf-8") for path in shipped_specs()}
 
-FUZZ = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 # what breaks parsers: YAML's own signs, odd scalars, words of the spec, and pieces of Python
 PIECES = st.sampled_from(
@@ -301,7 +301,7 @@ EXPRESSIONS = st.lists(
 )
 
 
-@settings(FUZZ, max_examples=400)
+@settings(FUZZ, max_examples=200)
 @given(EXPRESSIONS, st.sampled_from(["", " "]))
 def test_any_constraint(pieces: list[str], between: str) -> None:
     text = between.join(pieces)

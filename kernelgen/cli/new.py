@@ -240,7 +240,7 @@ def _seen(verified: Verified | None) -> list[str]:
     """What was run and compiled, what was not, and what is wrong where that was overruled."""
     if verified is None:
         return ["not run, not compiled"]
-    lines = [f"ran: {label} in Triton's interpreter, right" for label in verified.ran]
+    lines = [f"ran in Triton's interpreter, correct: {label}" for label in verified.ran]
     lines += [f"compiled for {verified.arch}: {'; '.join(verified.compiled)}"] if verified.compiled else []
     return [*lines, *verified.left_out, *(f"WRONG: {fault}" for fault in verified.faults)]
 

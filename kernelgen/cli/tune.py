@@ -331,10 +331,10 @@ def replayed(paths: list[Path], seeds: str | None, jobs: str | None, json: bool)
     rows.append(("all", str(sum(f.configurations for f in found)), "", "", f"{at_few:.0%}", f"{at_share:.0%}", "", ""))
     print(table([head, *rows]))
     print(
-        f"{runs} runs a space. to 5 %, 2 %: median evaluations until a configuration is so near the best one. "
-        "2 % at 100, at 5 %: runs that are within 2 % after 100 evaluations, after 5 % of the configurations. "
-        "regret, repetitions: of 100 evaluations raced with single repetitions, what their choice loses, "
-        "and how many of all repetitions that took."
+        f"{runs} runs per space. to 5 %, to 2 %: median number of evaluations until a configuration is within 5 or 2 % "
+        "of the best. 2 % at 100, 2 % at 5 %: share of runs within 2 % after 100 evaluations, and after evaluating "
+        "5 % of the configurations. regret: what is lost by choosing from 100 evaluations that were raced with single "
+        "repetitions; repetitions: their number, relative to measuring each evaluation fully."
     )
     return 0
 

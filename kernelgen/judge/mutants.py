@@ -204,7 +204,7 @@ def _where(name: str, tried: Sequence[CaseReport]) -> str:
     if other is None:
         return f"in any of {len(blind)} cases; {_advice(name)}"
     more = f" and {len(blind) - 1} more of {len(tried)} cases" if len(blind) > 1 else ""
-    return f"in {blind[0]}{more}; {other.told[name]} inputs at {other.case.label} do"
+    return f"in {blind[0]}{more}; detected by {other.told[name]} inputs at {other.case.label}"
 
 
 def _advice(name: str) -> str:

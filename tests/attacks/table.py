@@ -17,25 +17,25 @@ MEASURED = DOCUMENT.parent / "benchmarks" / "trust.json"
 HEAD = """\
 # Trust
 
-Who writes a kernel has no say in whether it is right or fast. A candidate from a language model is data: the text of
+The author of a kernel cannot influence whether it is judged right or fast. A candidate from a language model is data: the text of
 `@triton.jit` functions, a schedule and a declarative launch. Its text is checked against an allow-list, its expressions have a
-grammar of their own, and the wrapper is always kernelgen's. What is left is device code, which the judge holds against a
-float64 reference on secret inputs ([measuring.md](measuring.md)) in a process that is confined.
+restricted grammar, and kernelgen always writes the wrapper. What remains is device code, which is compared with a
+float64 reference on secret inputs ([measuring.md](measuring.md)) in a confined process.
 
-What only a GPU can show is tried by `pytest -m gpu tests` and `python tests/trust_on_gpu.py`: offsets beyond 2**31, races,
-and 100 each of hangs, illegal accesses, exits, exhausted memory and floods of output, with the next candidate judged after
-each. Namespaces, landlock and seccomp together with CUDA are tried there first: where a worker does not start behind all of
-them, each is tried alone (landlock also in a form that leaves reading free), and it starts behind those that it bears. What
-it said without the others stands in the journal and in `kernelgen doctor`. CUDA needs one thing that no other worker gets:
-to write below /proc/self, where it names its threads.
+What only a GPU can show is tested by `pytest -m gpu tests` and `python tests/trust_on_gpu.py`: offsets beyond 2**31, races,
+and 100 each of hangs, illegal accesses, exits, exhausted memory and floods of output, with a correct candidate judged after
+each. There a worker is first started with namespaces, landlock and seccomp together. If it does not start with all of
+them, each is tried alone (landlock also with unrestricted reading), and the worker uses those that work. The journal and
+`kernelgen doctor` say which, and the errors of the others. CUDA workers have one permission that no other worker has:
+to write below /proc/self, because CUDA names its threads there.
 
-This page is made from `tests/attacks/` and `docs/benchmarks/trust.json` by `python tests/attacks/table.py`; a test fails
-where it is stale.
+This page is generated from `tests/attacks/` and `docs/benchmarks/trust.json` by `python tests/attacks/table.py`; a test fails
+if it is out of date.
 
 ## Attacks
 
-{count} ways to win without doing the work, each tried plain and disguised (`tests/attacks/collection.py`). *refused*: before
-anything runs; *rejected*: by the judge. Beside them {honest} honest kernels that look odd are accepted
+{count} ways to pass without doing the work, each tried plainly and in disguise (`tests/attacks/collection.py`). *refused*: before
+anything runs; *rejected*: by the accuracy test. In addition, {honest} honest kernels that look odd are accepted
 (`tests/attacks/honest.py`).
 
 | class | what it is | how it is stopped | refused or rejected | where it is tested |

@@ -31,29 +31,29 @@ SUFFIX = "_accuracy.py"
 NONE = "in any of"
 """Stands in a line about a mutant that no case tells."""
 HEAD = """\
-# Mutants that a case cannot tell
+# Mutants that a case cannot detect
 
 Made by `python tests/judge/list_mutants.py` (seed {seed}, on a CPU) from the accuracy cases of all {count} shipped operators,
-the parts of backwards included. A mutant is a wrong result that the accuracy test must reject;
-[measuring.md](measuring.md) lists them. A case is blind to one where a result of that kind *is* right, or as near to it as
-PyTorch's own: zeros are the logarithm of the softmax of one column, the first of 5 equal results may be repeated, an average
-over many elements hides how precise each of them was. None of the judge's distributions of inputs tells it there (small
-cases get all six, large ones the first three): it is the shape that is blind, and another shape tells.
+including gradients. A mutant is a wrong result that the accuracy test must reject;
+[measuring.md](measuring.md) lists them. A case cannot detect a mutant if such a result *is* right, or as accurate as PyTorch's
+own: the log-softmax of one column is zero, 5 equal results equal the first one repeated, and an average over many elements hides
+the precision of each. No distribution of inputs helps there (small cases use all six, large ones the first three); another
+shape does.
 
 {verdict}
-What single cases cannot tell is listed with the first such case, and with a case and the distribution of its inputs that
-do; "any inputs" means that the mutant's form alone gives it away. A line that begins with "reference" is a remark on the
+For each mutant that single cases cannot detect, the table names the first such case, and a case with a distribution of inputs that
+detects it; "any inputs" means that the shape or dtype of the result suffices. A line that begins with "reference" is a remark on the
 reference: a gradient may need the shape of an input and none of its values.
 
-| operator | cases | blind |
+| operator | cases | not detected by single cases |
 |---|---:|---|
 """
 SOUND = "**Every operator rejects every mutant in some case.**"
 SUMMED = "a product summed in lower precision"
-SUMS = """ But no case of {names} tells {what}:
-rounding such a sum after every step costs these results little more than rounding the factors does.
+SUMS = """ But no case of {names} detects {what}:
+rounding such a sum after every step changes these results little more than rounding the factors does.
 """
-UNSOUND = "**No case of {names} tells some of their mutants.**"
+UNSOUND = "**No case of {names} detects some of their mutants.**"
 
 
 def files() -> dict[str, Path]:

@@ -53,7 +53,7 @@ def test_a_case_that_cannot_tell_is_reported_with_the_inputs_that_can() -> None:
     lines = mutants.complaints(reports)
     (line,) = [line for line in lines if "a lower precision" in line]
     assert line == (
-        "weak case: cannot detect a lower precision in [5] D=1 float32; normal inputs at [5] D=129 float32 do"
+        "weak case: cannot detect a lower precision in [5] D=1 float32; detected by normal inputs at [5] D=129 float32"
     )
 
 
@@ -222,7 +222,7 @@ def test_the_page_says_where_no_case_can_tell() -> None:
     page = list_mutants.page(
         {"op": "| op | 1 | zeros in any of 1 cases; inputs whose results are not all zero would |"}
     )
-    assert "No case of op tells some of their mutants" in page
+    assert "No case of op detects some of their mutants" in page
     assert list_mutants.SOUND not in page
 
 
