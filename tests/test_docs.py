@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_commands_and_their_options_exist(path: Path) -> None:
-    commands = {name: set(option_names(name)) for name in command_names()}
+    commands = options_by_command()
     for line in re.findall(r"(?:^ {4,}|`)kernelgen ([a-z][^`#\n]*)", path.read_text("utf-8"), re.MULTILINE):
         name, *words = line.split()
         assert name in commands, f"{path.name}: kernelgen {line}"
@@ -86,18 +87,15 @@ def test_commands_and_their_options_exist(path: Path) -> None:
 
 def test_the_readme_names_every_command_and_setting() -> None:
     text = (REPO / "README.md").read_text("utf-8")
-    assert [name for name in command_names() if f"| `{name}" not in text] == []
+    assert [name for name in options_by_command() if f"| `{name}" not in text] == []
     settings = [name.replace("_", "-") for name in Settings.__dataclass_fields__]
     assert [name for name in settings if name not in text] == []
 
 
-def command_names() -> list[str]:
-    return list(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
-
-
-def option_names(command: str) -> list[str]:
-    found = typer.main.get_command(app).commands[command]  # type: ignore[attr-defined]
-    return ["--help", *(name for parameter in found.params for name in parameter.opts)]
+@cache
+def options_by_command() -> dict[str, set[str]]:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    return {name: {"--help", *(o for p in found.params for o in p.opts)} for name, found in commands.items()}
 
 
 def test_an_excerpt_that_is_no_longer_so_is_noticed() -> None:
