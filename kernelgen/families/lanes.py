@@ -20,7 +20,7 @@ from kernelgen.families.naming import COLUMN, FULL, RESERVED, level, unique
 from kernelgen.families.pairs import is_paired
 from kernelgen.families.planes import PlaneNest
 from kernelgen.families.ranges import covers, known
-from kernelgen.families.rolling import asked_of, dim_of, place_of, step_of
+from kernelgen.families.sliding_window import asked_of, dim_of, place_of, step_of
 from kernelgen.families.values import Index, axes_of
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.indices import Condition, Expr

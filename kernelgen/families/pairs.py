@@ -14,7 +14,7 @@ from kernelgen.families.access import COLS, Access
 from kernelgen.families.forms import Form
 from kernelgen.families.kernel import Body
 from kernelgen.families.naming import FULL
-from kernelgen.families.rolling import chains, step_of
+from kernelgen.families.sliding_window import chains, step_of
 from kernelgen.families.values import Stored
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.indices import Expr

@@ -12,7 +12,7 @@ from kernelgen.families.lanes import applies, lines_of
 from kernelgen.families.naming import FULL
 from kernelgen.families.pairs import is_paired, paired_loads, paired_stores
 from kernelgen.families.planes import along_columns, is_shifted, is_window, keeps_lines
-from kernelgen.families.rolling import chains, steps_of
+from kernelgen.families.sliding_window import chains, steps_of
 from kernelgen.plan import Parameter, Schedule, TableRow, table_row
 from kernelgen.schedule.problem import TENSOR_BYTES
 

@@ -19,7 +19,8 @@ from kernelgen.families.forms import PLANES, Form
 from kernelgen.families.kernel import Body, at_levels, make_body, output_values
 from kernelgen.families.naming import COLUMN, FULL, RESERVED, SCALAR, unique
 from kernelgen.families.pairs import PairNest, paired_loads
-from kernelgen.families.rolling import (
+from kernelgen.families.short_places import short_places
+from kernelgen.families.sliding_window import (
     Chain,
     ahead,
     chains,
@@ -31,7 +32,6 @@ from kernelgen.families.rolling import (
     stated,
     steps_of,
 )
-from kernelgen.families.short_places import short_places
 from kernelgen.families.values import Value, axes_of
 from kernelgen.frontend.indices import Condition, Expr, leaves
 from kernelgen.plan import Schedule

@@ -18,7 +18,7 @@ from kernelgen.families.keys import key_tensor, rows_and_bytes
 from kernelgen.families.matmul.kernels import reduces
 from kernelgen.families.matmul.lowering import ProductBody
 from kernelgen.families.matmul.schedules import stays
-from kernelgen.families.rolling import chains
+from kernelgen.families.sliding_window import chains
 from kernelgen.families.values import Use, axes_of, expressions
 from kernelgen.frontend.indices import Expr, leaves
 from kernelgen.plan import (

@@ -19,7 +19,7 @@ from kernelgen.families.lanes import LaneNest, Line, lines_of
 from kernelgen.families.lanes import applies as shares
 from kernelgen.families.naming import COLUMN, SCALAR
 from kernelgen.families.ranges import known
-from kernelgen.families.rolling import dim_of
+from kernelgen.families.sliding_window import dim_of
 from kernelgen.families.specialize import SPECIALIZE
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.indices import Condition
