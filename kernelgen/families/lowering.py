@@ -17,7 +17,7 @@ from kernelgen.families.padding import identity
 from kernelgen.families.quotients import divides_row, exact_quotients, inverse
 from kernelgen.families.ranges import known, simpler
 from kernelgen.families.space import atoms_of, not_of_rows, size_text, sizes_of, space_of, split
-from kernelgen.families.turning import turned
+from kernelgen.families.transposed import turned
 from kernelgen.families.values import (
     REVERSE,
     Entry,

@@ -20,7 +20,7 @@ from kernelgen.families.keys import SMALL, TINY
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.pairs import PairNest, is_paired
 from kernelgen.families.specialize import SPECIALIZE
-from kernelgen.families.turning import lies_along
+from kernelgen.families.transposed import lies_along
 from kernelgen.frontend.graph import Graph
 from kernelgen.frontend.indices import Expr, leaves
 from kernelgen.frontend.operations import OPERATIONS
