@@ -25,7 +25,7 @@ from kernelgen.families import (
     reduction,
     row_lanes,
     scan,
-    scan_held,
+    scan_look_back,
     scatter,
     selection,
 )
@@ -233,7 +233,7 @@ GOLDENS = {
     ),
     "scan_columns": ("cumsum_sequence", (TableRow((), scan.default("columns")),)),
     "split_scan": ("reverse_cumsum", (TableRow((), scan.default("split")),)),
-    "held_scan": ("cumsum_long", (TableRow((), scan_held.default()),)),
+    "held_scan": ("cumsum_long", (TableRow((), scan_look_back.default()),)),
     "scatter": ("index_add", (TableRow((), scatter.default("buckets")),)),
     "selection": (
         "topk",

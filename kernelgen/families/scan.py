@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kernelgen.families import cooperative, forms, reduction, scan_held, split_schedules
+from kernelgen.families import cooperative, forms, reduction, scan_look_back, split_schedules
 from kernelgen.families.access import output_groups
 from kernelgen.families.family import Family, Table, Variant
 from kernelgen.families.forms import COLUMNS, COOPERATIVE, SPLIT, WALKED, Form
@@ -61,7 +61,7 @@ def variants(body: Body) -> tuple[str, ...]:
         return ("columns",)
     # what is scanned as a whole has no rows to take several of
     found = ("row", "rows", "looped", "split") if body.layout.rows else ("row", "looped", "split")
-    return (*found, COOPERATIVE.name) if scan_held.applies(body) else found
+    return (*found, COOPERATIVE.name) if scan_look_back.applies(body) else found
 
 
 def _lies_across(body: Body) -> bool:
@@ -88,7 +88,7 @@ def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tup
     looped = default("looped").replace(BLOCK_SIZE_N=min(4096, max(block, 1024)))
     few = few_long_rows([(rows, columns)])
     divided = [_divided(body, *few)] if few else []
-    divided += scan_held.starts(columns) if scan_held.applies(body) else ()
+    divided += scan_look_back.starts(columns) if scan_look_back.applies(body) else ()
     return (*found, looped, looped.replace(NUM_STAGES=1), looped.replace(specialize=True), *divided)
 
 
@@ -249,8 +249,8 @@ def _variants() -> tuple[Variant, ...]:
             default=Schedule.make("split", BLOCK_SIZE_N=4096, SPLITS=32, num_warps=8, **ahead),
         ),
         Variant(
-            COOPERATIVE, said["cooperative"], scan_held.default(), cooperative.SPACE, cooperative.legal,
-            scan_held.kernel,
+            COOPERATIVE, said["cooperative"], scan_look_back.default(), cooperative.SPACE, cooperative.legal,
+            scan_look_back.kernel,
         ),
     )  # fmt: skip
 

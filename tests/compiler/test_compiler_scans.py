@@ -9,7 +9,7 @@ import torch
 from references import DEVICE, failures, load, plan_of, sample, schedules
 
 from kernelgen import families, render
-from kernelgen.families import scan, scan_held
+from kernelgen.families import scan, scan_look_back
 from kernelgen.plan import TableRow
 
 FORWARD, BACKWARD = "return x.cumprod(-1)", "return x.flip(-1).cumprod(-1).flip(-1)"
@@ -94,9 +94,9 @@ def test_a_part_waits_for_what_all_before_it_come_to(line: str) -> None:
     """More of them than are read at a time, which are four here."""
     found = sample(f"return {line}", {"x": "A B: float32"}, {"out": "A B: float32"}, dtypes=())
     plan = plan_of(found.spec())
-    held = scan_held.default().replace(BLOCK_SIZE_N=16)
+    held = scan_look_back.default().replace(BLOCK_SIZE_N=16)
     text = render.triton_source(plan.with_table((TableRow((), held),)))
-    op = load(text.replace(f"num_parts), {scan_held.WORDS})", "num_parts), 4)")).op
+    op = load(text.replace(f"num_parts), {scan_look_back.WORDS})", "num_parts), 4)")).op
     x = torch.randn(2, 16 * 10 + 5, device=DEVICE)
     x[1, 100] = math.nan
     wide = x.double()
