@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from kernelgen.frontend import recurrent
+from kernelgen.frontend import complexes, recurrent
 from kernelgen.frontend.rule import Refused
 
 
@@ -29,6 +29,8 @@ class Rewrites(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if complexes.is_complex(func, args):
+            return complexes.called(func, args, kwargs or {})
         if func in _WITH_EPS and (made := self._with_eps(func, args, kwargs or {})) is not None:
             return made
         if func in (torch.take_along_dim, torch.Tensor.take_along_dim):

@@ -37,6 +37,16 @@ TAKEN = {
     "places": ("v, i = F.max_pool1d(x, 2, return_indices=True)\nreturn v, i", {"x": "A 6"}, {"v": "A 3", "i": "A 3: int64"}),
     "adaptive": ("return F.adaptive_avg_pool2d(x, (2, 4))", {"x": "A B 8 8"}, {"out": "A B 2 4"}),
     "all of a plane": ("return F.adaptive_avg_pool2d(x, 1) * 2", {"x": "A B H W"}, {"out": "A B 1 1"}),
+    "rotary": (
+        "a = torch.view_as_complex(torch.stack((x[..., ::2], x[..., 1::2]), -1).float())\nb = torch.view_as_complex(torch.stack(y.unbind(-1), -1))\n"
+        "return torch.view_as_real(a * b[:, None]).flatten(2).type_as(x)",
+        {"x": "A B 8", "y": "A 4 2: float32"}, {"out": "A B 8"},
+    ),
+    "complex numbers": (
+        "a = torch.view_as_complex(torch.stack(x.float().unbind(-1), -1))\nb = torch.polar(y, y)\na = 2 - a.conj() * b + a.flip(-1) - y\n"
+        "return torch.view_as_real(y * a), torch.abs(a[0]) + a.real[0]",
+        {"x": "A B 2", "y": "A B: float32"}, {"out": "A B 2: float32", "size": "B: float32"},
+    ),
     "across rows": ("v, i = x.topk(2, dim=0)\nreturn v, i", {"x": "9 B"}, {"v": "2 B", "i": "2 B: int64"}),
     "shared steps": (
         "\n".join(["y = torch.sin(x)", *["y = y * y + y"] * 30, "return y.sin()"]), {"x": "A"}, {"out": "A"},
