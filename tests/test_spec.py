@@ -670,3 +670,17 @@ def test_numbers_stand_behind_tensors_and_have_no_gradients() -> None:
     assert (spec.inputs[2].role, spec.inputs[2].default) == ("scalar", -1e-3)
     text = text.replace("x, weight)", "x, weight, eps)").replace("max_rounds", "backward: §true\nmax_rounds")
     expect(text, "there are no gradients beside numbers yet; give the parameter a default without an input")
+
+
+def test_a_spec_is_found_by_its_name_without_listing_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`list` asks for every spec in turn: to glob and sort all of them each time took half of it."""
+    (tmp_path / "specs" / "mine").mkdir(parents=True)
+    (tmp_path / "specs" / "mine" / "own.yaml").write_text("name: own\n")
+    monkeypatch.chdir(tmp_path)
+    shipped_specs()
+    monkeypatch.setattr(Path, "rglob", lambda *a: pytest.fail("listed"))
+    monkeypatch.setattr(Path, "glob", lambda *a: pytest.fail("listed"))
+    assert find_spec("own") == (Path("specs/mine/own.yaml"), False)
+    assert find_spec("relu") == (next(path for path in shipped_specs() if path.stem == "relu"), True)

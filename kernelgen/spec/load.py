@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -87,10 +89,15 @@ def sketch(path: Path) -> Sketch:
 
 def shipped_specs() -> list[Path]:
     """The specs that come with kernelgen, by name."""
+    return list(_shipped().values())
+
+
+@cache
+def _shipped() -> dict[str, Path]:
     package = Path(__file__).resolve().parents[1]
     installed = package / "specs"
     folder = installed if installed.is_dir() else package.parent / "specs"
-    return sorted(folder.glob("*.yaml"))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def find_spec(name_or_path: str) -> tuple[Path, bool]:
@@ -105,9 +112,10 @@ def find_spec(name_or_path: str) -> tuple[Path, bool]:
                 return Path(candidate), False
         except (OSError, ValueError):  # a name too long for the file system, or with a null in it
             break
-    shipped = {path.stem: path for path in shipped_specs()}
+    shipped = _shipped()
     name = name_or_path.removesuffix(".yaml")
-    own = [path for path in own_specs() if path.stem == name]
+    # no glob of them all: `list` asks for every one
+    own = sorted(Path(folder, f"{name}.yaml") for folder, _, files in os.walk("specs") if f"{name}.yaml" in files)
     if name.endswith(".yml"):
         raise UsageError(f"{name_or_path}: no such file; the name of a spec ends in .yaml")
     if len(own) > 1:
