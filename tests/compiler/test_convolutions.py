@@ -164,6 +164,10 @@ CHAINS = {
         "y = torch.relu(F.conv2d(x, w, padding=1))\nreturn torch.relu(F.conv2d(y, v, padding=1))",
         {"x": "B 16 H W", "w": "24 16 3 3", "v": "20 24 3 3"}, "B 20 H W", SMALL,
     ),
+    "the last one alone": of(
+        "y = torch.relu(F.conv2d(x, w, padding=1))\nreturn F.conv2d(y, v, b)",
+        {"x": "B 16 H W", "w": "24 16 3 3", "v": "20 24 1 1", "b": "20"}, "B 20 H W", SMALL,
+    ),
     "windows between them": of(
         "y = F.max_pool2d(torch.relu(F.conv2d(x, w, padding=1)), 3, 2, 1) * s\nreturn torch.relu(F.conv2d(y, v, padding=1))",
         {"x": "B 16 H W", "w": "24 16 3 3", "v": "20 24 3 3", "s": "24 1 1"}, "B 20 (H-1)//2+1 (W-1)//2+1", SMALL,
@@ -191,6 +195,8 @@ def test_chains_are_right_whichever_layout_comes_in(name: str, layout: torch.mem
     tensors = inputs_of(found, SMALL, dtype)
     tensors[0] = tensors[0].contiguous(memory_format=layout)
     check(found, module.op, tensors, (name, layout, dtype))
+    if name in ("convolutions", "windows between them", "the last one alone"):
+        assert module.op(*tensors).is_contiguous(memory_format=layout)
 
 
 @pytest.mark.parametrize("name", ["convolutions", "windows between them"])

@@ -37,8 +37,10 @@ def by_library(spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, na
     (stored,) = body.lowered.outputs
     bias = added_bias(body, stored)
     hosts += [f"{body.lowered.values[bias].tensor}.detach()"] if bias is not None else []
-    # torch lays its result out as the input; what another kernel reads is contiguous
-    ordered = ".contiguous()" if stored.name in facts_of(spec).contiguous else ""
+    # torch lays its result out as the input; what kernels read is contiguous, the end of a chain lies as its beginning
+    facts = facts_of(spec)
+    given = f"memory_format=memory_format_of({facts.laid_as})" if facts.laid_as and body.rank > 1 else ""
+    ordered = f".contiguous({given})" if stored.name in facts.contiguous or given else ""
     return (ir.LibraryCall(function, body.call.format(*hosts) + ordered, stored.name),)
 
 
