@@ -345,7 +345,7 @@ class _Cut:
         contiguous |= {t.name for _, t in tensors} - last - given  # as other kernels read them
         last |= {t.name for t in read} & self.loose - given
         source = self._first_of_chain(needed, stored)
-        laid_as = source.name if source and source not in read else ""
+        laid_as = source.name if source and self._convolved(needed, stored) != source else ""
         if laid_as and source and all(t.name != laid_as for t in inputs):
             inputs = (*inputs, replace(source, role="like"))
         turned = ""
@@ -382,14 +382,18 @@ class _Cut:
 
         return bool(users) and len(node.shape) in (4, 5) and all(is_for(j, user) for j, user in users)
 
-    def _first_of_chain(self, needed: list[int], stored: dict[int, TensorSpec]) -> TensorSpec | None:
-        """What the convolution among some nodes reads, or the first of those does that lie before it."""
+    def _convolved(self, needed: list[int], stored: dict[int, TensorSpec]) -> TensorSpec | None:
+        """What the convolution among some nodes reads."""
         dots = (node for i in needed if (node := self.graph.nodes[i]).op == DOT and node.convolution)
         for dot in dots:
             windows = self.graph.nodes[partition.operands(dot)[0]]
-            read = stored.get(partition.operands(windows)[0])
-            return self.convolved.get(read.name, read) if read else None
+            return stored.get(partition.operands(windows)[0])
         return None
+
+    def _first_of_chain(self, needed: list[int], stored: dict[int, TensorSpec]) -> TensorSpec | None:
+        """What the convolution among some nodes reads, or the first of those does that lie before it."""
+        read = self._convolved(needed, stored)
+        return self.convolved.get(read.name, read) if read else None
 
     def _laid_out(self, made: KernelPlan, source: TensorSpec | None) -> None:
         """Note which outputs of a step may lie with their channels last: as what it convolves does, or because what

@@ -35,6 +35,8 @@ def convolution(function: str, call: Call, shapes: Sequence[tuple[Dim, ...]]) ->
     groups = call.get(6, "groups", 1)
     if len(given) != rank + 2 or None in window or not strides or not dilation or not isinstance(groups, int):
         return None
+    if min(dilation, default=1) < 1:
+        raise Refused(f"{function} with dilation={dilation}, of which torch wants at least 1")
     if groups > 1 and not all(_parts(dim, groups) for dim in (given[1], weight[0])):
         return None
     reach = [d * (size - 1) for d, size in zip(dilation, window, strict=True) if size is not None]

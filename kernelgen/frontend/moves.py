@@ -61,6 +61,8 @@ def select(b: Builder, c: Call) -> Ref:
     x: Ref = c.args[0]
     shape = b.node(x).shape
     dim = c.args[1] % len(shape)
+    if not shape[dim]:  # a dimension of one element
+        return b.view("reshape", x, c.shape)
     places = axes(len(shape) - 1)
     places.insert(dim, place(c.args[2], shape[dim]))
     return b.index(x, c.shape, tuple(places))

@@ -6,6 +6,7 @@ their dimensions alone. An equation says that order: a letter for every dimensio
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,6 +21,8 @@ GROUPED = "torch.nn.functional.grouped_mm"
 """A product of rows that are sorted by group with the matrix of their group: `dot` has a third operand, where groups
 end, and of the second operand a letter that neither the first nor the result has."""
 _ADDED_FIRST = ("torch.addmm", "torch.baddbmm")
+_FACTOR = re.compile(r", (alpha|beta)=([^,)]+)")
+"""What these multiply the product and what is added to it by."""
 
 
 def equation(text: str, shapes: Sequence[tuple[Dim, ...]]) -> str:
@@ -33,7 +36,7 @@ def equation(text: str, shapes: Sequence[tuple[Dim, ...]]) -> str:
     if function == GROUPED:
         return "xz,ezy->xy" if [len(shape) for shape in shapes] == [2, 3, 1] else ""
     first, second = shapes[1:3] if function in _ADDED_FIRST else shapes[:2] if len(shapes) > 1 else ((), ())
-    if not first or not second or "=" in arguments:
+    if not first or not second or "=" in (_FACTOR.sub("", arguments) if function in _ADDED_FIRST else arguments):
         return ""
     match function:
         case "torch.nn.functional.linear":
@@ -90,14 +93,24 @@ def with_products(graph: Graph, *, attention: bool = True) -> Graph:
             dtype = (node.attrs[0],)
             nodes.append(Node(DOT, factors, node.shape, "float", name, node.statement, dtype, equation=node.equation))
             if added is not None:
-                total = (Ref(len(nodes) - 1), added)
-                nodes.append(Node("add", total, node.shape, "float", node.name, node.statement))
+                times = {name: float(text) for name, text in _FACTOR.findall(str(node.attrs[1]))}
+                total = [_times(b, Ref(len(nodes) - 1), times.get("alpha", 1.0))]
+                total += [_times(b, added, times.get("beta", 1.0))] if times.get("beta", 1.0) else []
+                op = "add" if len(total) > 1 else "reshape"
+                nodes.append(Node(op, tuple(total), node.shape, "float", node.name, node.statement))
         else:
             nodes.append(replace(node, args=args))
         if i in read and nodes[-1].op != CALL:
             b.round(Ref(len(nodes) - 1), str(node.attrs[0]))
         moved[i] = len(nodes) - 1
     return with_nodes(graph, b, moved)
+
+
+def _times(b: Builder, x: Ref, factor: float) -> Ref:
+    if factor == 1:
+        return x
+    b.nodes.append(Node("mul", (x, factor), b.node(x).shape, "float", None, b.statement))
+    return Ref(len(b.nodes) - 1)
 
 
 def _read_by_torch(graph: Graph) -> set[int]:

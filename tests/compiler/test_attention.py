@@ -51,6 +51,13 @@ FORMS = {
     "sdpa of three dimensions": attention(f"{SDPA}(q, k, v)", {"q": "B S D", "k": "B L D", "v": "B L E"}, "B S E"),
     "sdpa of two": attention(f"{SDPA}(q, k, v)", {"q": "S D", "k": "L D", "v": "L E"}, "S E"),
     "a product, a softmax, a product": attention(f"{SCORES}{WEIGH}"),
+    "baddbmm with factors": attention(
+        "s = torch.baddbmm(m, q, k.transpose(1, 2), beta=0.5, alpha=0.2)\nreturn torch.bmm(torch.softmax(s, -1), v)",
+        {"q": "B S D", "k": "B L D", "v": "B L E", "m": "B S L"}, "B S E",
+    ),
+    "one query whose dimension comes and goes": attention(
+        f"{SDPA}(q[:, :, None], k, v, enable_gqa=True)[:, :, 0]", {"q": "B 6 D", "k": "B 2 L D", "v": "B 2 L E"}, "B 6 E"
+    ),
     "divided by a root": attention("s = (q @ k.transpose(2, 3)) / math.sqrt(q.shape[-1])\n" + WEIGH),
     "einsum": attention(
         "s = torch.einsum('bshd,blhd->bhsl', q, k) * 0.2\nreturn torch.einsum('bhsl,blhe->bshe', s.softmax(-1), v)",

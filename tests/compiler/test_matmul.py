@@ -67,6 +67,8 @@ FORMS = {
         "return F.linear(x, w, b)", {**LAYER, "x": "... K"}, "... N", **{"...": (3, 2, 5), "N": 24, "K": 40}
     ),
     "addmm": product("return torch.addmm(c, a, b)", {**TWO, "c": "M N"}),
+    "addmm with factors": product("return torch.addmm(c, a, b, beta=0.5, alpha=2)", {**TWO, "c": "M N"}),
+    "addmm that adds nothing": product("return torch.addmm(c, a, b, beta=0)", {**TWO, "c": "M N"}),
     "addmm of a row": product("return torch.addmm(c, a, b)", {**TWO, "c": "N"}),
     "mm of transposed": product("return torch.mm(a.t(), b.t())", {"a": "K M", "b": "N K"}),
     "bmm": of_sizes("return torch.bmm(a, b)", {"a": "B M K", "b": "B K N"}, "B M N", B=3, M=17, N=24, K=40),
