@@ -86,9 +86,12 @@ def topk(b: Builder, c: Call) -> Result:
     x, k = c.args[0], c.args[1]
     if not b.rank(x):
         return x, b.full(0, (), "int64")
-    dim = dims_of(b, x, c.get(2, "dim", -1))[0]
-    if dim != -1:
-        return _along_last(b, c, dim)
+    dims = dims_of(b, x, c.get(2, "dim", -1))
+    if k == 1 and c.dtype != "bool":
+        op = "max" if c.get(3, "largest", True) else "min"
+        return b.reduce(op, x, dims), b.reduce(f"arg{op}", x, dims)
+    if dims[0] != -1:
+        return _along_last(b, c, dims[0])
     if not c.get(3, "largest", True):
         raise Refused("topk with largest=False")
     if c.dtype != "float":

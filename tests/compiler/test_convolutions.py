@@ -265,6 +265,7 @@ def test_an_input_of_channels_last_is_not_copied() -> None:
     [
         ("return F.conv2d(x, w, groups=3)", {"x": "B 8 H W", "w": "J 8 3 3"}, "divisible by 3"),
         ("return F.conv2d(x, w, padding=-1)", IMAGE, "negative padding"),
+        ("return F.conv2d(x, w, dilation=0)", IMAGE, "at least 1"),
         ("return F.conv2d(x, w)", {"x": "B C 2 2", "w": "J C 3 3"}, "can't be greater than actual input size"),
         ("return F.conv_transpose2d(x, w, groups=3)", {"x": "B 8 H W", "w": "8 J 3 3"}, "divisible by 3"),
         ("return F.conv_transpose2d(x, w, padding=-1)", {"x": "B C H W", "w": "C J 3 3"}, "negative padding"),

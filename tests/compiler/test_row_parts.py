@@ -39,6 +39,7 @@ FORMS = {
     "greatest and its place": product(
         "y = a @ b\nreturn y.amax(-1), y.argmax(-1)", TWO, {"out": "M", "at": "M: int64"}
     ),
+    "top 1": product("return torch.topk(a @ b, 1)", TWO, {"out": "M 1", "at": "M 1: int64"}),
     "sum and square": product("y = a @ b + c\nreturn y.sum(-1), (y * y).sum(-1)", {**TWO, "c": "N"}, {"s": "M", "q": "M"}),
     "cross entropy": product(
         "return F.cross_entropy((x @ w.t()).float(), t, reduction='none').to(x.dtype)",
