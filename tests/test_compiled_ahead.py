@@ -12,7 +12,7 @@ from kernelgen import devices, families, frontend, render
 from kernelgen.backward import backward
 from kernelgen.outcomes import StaticFacts
 from kernelgen.plan import KernelPlan, TableRow
-from kernelgen.spec import load_spec, shipped_specs
+from kernelgen.spec import load_spec, parse_spec, shipped_specs
 from kernelgen.worker.client import Worker
 from kernelgen.worker.protocol import facts_from_json
 
@@ -57,6 +57,19 @@ def launched(worker: Worker, folder: Path, name: str) -> list[tuple[str, StaticF
     facts = asdict(devices.find("cpu", "sm_90").facts)
     result = worker.call("compile", {"path": str(path), "function": name, "device": facts, "cases": cases}, 300)
     return [(label, facts_from_json(data)) for label, data in result["facts"]]
+
+
+def test_what_a_wrapper_checks_of_its_elements_is_left_out(compiler: Worker, tmp_path: Path) -> None:
+    """Tensors without memory have none."""
+    text = SPECS["embedding"].read_text(encoding="utf-8").replace("below: V", "below: V, checked: true")
+    path = tmp_path / "embedding_triton.py"
+    path.write_text(
+        render.triton_source(families.lower(spec := parse_spec(text, "embedding.yaml"), *frontend.trace(spec)))
+    )
+    case = {"label": "", "inputs": [[(100, 256), "float16"], [(40,), "int64"]]}
+    facts = asdict(devices.find("cpu", "sm_90").facts)
+    call = {"path": str(path), "function": "embedding", "device": facts, "cases": [case]}
+    assert len(compiler.call("compile", call, 300)["facts"]) == 1
 
 
 @pytest.mark.parametrize("name", SHAPES)
