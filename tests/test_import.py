@@ -693,3 +693,9 @@ def test_rows_that_come_in_multiples_alone_are_declared_so(tmp_path: Path) -> No
     made = imported(tmp_path / "op.py", None, None)
     assert [t.shape for t in parse_spec(made.text).inputs if t.shape] == [("4 * M", "N"), ("4 * M",)]
     assert not made.notes
+
+
+def test_a_result_sized_by_values_is_refused_in_words_of_ours(tmp_path: Path) -> None:
+    text = "import torch\n\ndef places(x):\n    return torch.nonzero(x)\n\nexample_inputs = (torch.ones(3),)\n"
+    with pytest.raises(SpecError, match="unsupported: a result whose size depends on values"):
+        of(text, tmp_path, "places.py")

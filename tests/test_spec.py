@@ -194,6 +194,12 @@ def test_block_style_and_windows_line_ends_read_the_same() -> None:
             "unknown dtype 'flot16'; did you mean 'float16'?",
         ),
         ("out, shape: [..., D], dtype: T", "out, shape: [..., D], dtype: §half", "did you mean 'float16'?"),
+        (
+            "out, shape: [..., D], dtype: T",
+            "out, shape: [..., D], dtype: §complex64",
+            "no complex numbers: use float32",
+        ),
+        ("{T: [float16, float32]}", "{T: [float16, §float64]}", "kernels have no float64"),
         ("out, shape: [..., D], dtype: T", "out, shape: [..., D], dtype: §Q", "declare it under 'dtypes'"),
         ("{T: [float16, float32]}", "{T: [float16, §float23]}", "unknown dtype 'float23'; did you mean 'float32'?"),
         ("{T: [float16, float32]}", "{T: [float16, §float16]}", "dtype 'float16' is listed twice"),

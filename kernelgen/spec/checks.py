@@ -103,7 +103,7 @@ def _dtypes(tree: Map, parts: Declared) -> Iterator[Finding]:
     for tensor in (*parts.inputs, *parts.outputs):
         if tensor.dtype is not None and tensor.dtype not in known:
             near = hint(tensor.dtype, known)
-            near = near if "did you mean" in near else "; declare it under 'dtypes' or name a dtype"
+            near = "; declare it under 'dtypes' or name a dtype" if not near or "known:" in near else near
             yield tensor.dtype.place, f"unknown dtype '{tensor.dtype}'{near}"
     if any(tensor.dtype is None for tensor in (*parts.inputs, *parts.outputs)) or not parts.inputs:
         return

@@ -20,6 +20,10 @@ _ALIASES = {
 }
 
 
+_REFUSED = ("float64", "double", "complex64", "complex128", "cfloat", "cdouble")
+"""Dtypes of torch's that no kernel has."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word that `word` most likely stands for, or None where nothing is near."""
     words = list(known)
@@ -34,6 +38,10 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 def hint(word: str, known: Iterable[str]) -> str:
     """The tail of a message: `; did you mean 'dtypes'?`, else the known words where they are few, else nothing."""
     words = list(known)
+    if word.lower().removeprefix("torch.") in _REFUSED and "float32" in words:
+        return (
+            "; kernels have no float64 and no complex numbers: use float32, of complex numbers for each of their parts"
+        )
     near = nearest(word, words)
     if near is not None:
         return f"; did you mean '{near}'?"
