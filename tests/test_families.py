@@ -308,12 +308,12 @@ def test_places_that_lanes_read_are_numbers_of_32_bits(step: int, most: str) -> 
 
 LEGAL: dict[str, tuple[Schedule, int, str | None]] = {
     "few": (pointwise.default("flat").replace(BLOCK_SIZE=256, num_warps=8), 0, None),
-    "many": (pointwise.default("flat").replace(BLOCK_SIZE=8192, num_warps=1), 0, "256 elements a thread"),
+    "many": (pointwise.default("flat").replace(BLOCK_SIZE=8192, num_warps=1), 0, "256 elements per thread"),
     "second axis": (pointwise.default("tile").replace(BLOCK_SIZE_N=512), 2**27, "more than the 65535 programs"),
     "first axis": (pointwise.default("tile").replace(BLOCK_SIZE_N=512, grid="1d"), 2**27, None),
     "row": (reduction.default("row").replace(num_warps=8), 32768, None),
     "long row": (reduction.default("row").replace(num_warps=32), 32769, "rows of 32769 do not fit in registers"),
-    "idle lanes": (reduction.default("row").replace(num_warps=4), 100, "1 elements a thread"),
+    "idle lanes": (reduction.default("row").replace(num_warps=4), 100, "1 elements per thread"),
     "block": (reduction.default("looped"), 4096, "a block of 16384 for rows of 4096"),
     "no row": (reduction.default("row").replace(num_warps=1), 0, None),
 }

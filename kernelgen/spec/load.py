@@ -124,7 +124,7 @@ def find_spec(name_or_path: str) -> tuple[Path, bool]:
         return own[0], False
     if name in shipped:
         return shipped[name], True
-    if Path(name_or_path).is_dir():
+    if os.path.isdir(name_or_path):  # which takes names that no file system takes
         raise UsageError(f"{name_or_path}: is a folder; give a spec file in it, or the name of a spec")
     near = hint(name, [*shipped, *(path.stem for path in own_specs())]) or "; `kernelgen list` shows the specs"
     raise UsageError(f"{name_or_path}: no such file, and no shipped spec of that name{near}")
