@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from kernelgen import families
-from kernelgen.devices import Device, cache_folder
+from kernelgen.devices import Device, cache_folder, find
 from kernelgen.errors import NoDeviceError
 from kernelgen.files import write_atomic
 from kernelgen.generation import Made
@@ -67,9 +67,12 @@ def verifying(device: Device) -> Iterator[Callable[[Sequence[Made]], Verified]]:
     """
     scratch = private.make(cache_folder() / "work")
     staged = Path(tempfile.mkdtemp(prefix="kernelgen-"))
+    compiles = device.family == "gpu"  # beside an NPU Triton may lack what compiling for a GPU takes
     # a GPU that is here must not be seen: the judge would take it
-    environment = {**private.variables(scratch), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    worker = Worker("verify", environment, scratch / "cwd", Confinement((str(staged),), (str(scratch),)))
+    extra = {"CUDA_VISIBLE_DEVICES": ""} if compiles else dict(find("cpu").environment)
+    environment = {**private.variables(scratch), "OMP_NUM_THREADS": "1", **extra}
+    allowed = Confinement((str(staged),), (str(scratch),))
+    worker = Worker("verify" if compiles else "interpret", environment, scratch / "cwd", allowed)
     pool = ThreadPoolExecutor(2, thread_name_prefix="kernelgen-verify")
     start = pool.submit(worker.start)
 

@@ -195,6 +195,22 @@ def test_what_has_no_time_is_said_to_be_left_out(monkeypatch: pytest.MonkeyPatch
     assert all(f"{verify.LIMIT_S:g} s; use `kernelgen check op`" in line for line in found.left_out)
 
 
+@pytest.mark.parametrize(("device", "role"), [(("cpu", "sm_90"), "verify"), (("npu", "ascend910b3"), "interpret")])
+def test_only_what_compiles_loads_what_compiling_takes(
+    monkeypatch: pytest.MonkeyPatch, device: tuple[str, str], role: str
+) -> None:
+    """Triton beside an NPU may lack it, and a case is run all the same."""
+    started: list[str] = []
+
+    def start(self: verify.Worker) -> None:
+        started.append(self._role)
+
+    monkeypatch.setattr(verify.Worker, "start", start)
+    with verify.verifying(find(*device)):
+        pass
+    assert started == [role]
+
+
 def test_of_every_variant_the_largest_blocks_are_compiled_and_more_while_there_is_time(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
