@@ -53,6 +53,8 @@ class Rewrites(TorchFunctionMode):
             return torch.ops.aten.alias(func(*args, **(kwargs or {})))
         if func in (torch.max_pool1d, functional.max_pool1d) and not (kwargs or {}).get("return_indices"):
             return _max_pool1d(*args, **{k: v for k, v in (kwargs or {}).items() if k != "return_indices"})
+        if func is torch.cdist:
+            return _cdist(*args, **(kwargs or {}))
         if func is functional.embedding_bag and (made := _equal_bags(*args, **(kwargs or {}))) is not None:
             return made
         if recurrent.whole(func, args):
@@ -104,6 +106,12 @@ def group_norm(x: Any, groups: int, weight: Any, bias: Any, eps: Any) -> Any:
 
 for _norm in (layer_norm, rms_norm, group_norm):
     _norm.register_fake(lambda x, *_: torch.empty_like(x))
+
+
+def _cdist(x: Any, y: Any, p: float = 2.0, compute_mode: str | None = None) -> Any:
+    """Distances by differences for any number of rows. Beyond 25 torch multiplies matrices, which is less exact."""
+    mode = None if compute_mode == "use_mm_for_euclid_dist_if_necessary" else compute_mode
+    return torch.cdist(x, y, p, mode or "donot_use_mm_for_euclid_dist")
 
 
 def _tensor(func: Any, data: Any, **kwargs: Any) -> Any:

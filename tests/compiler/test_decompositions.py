@@ -37,6 +37,7 @@ TAKEN = {
     "places": ("v, i = F.max_pool1d(x, 2, return_indices=True)\nreturn v, i", {"x": "A 6"}, {"v": "A 3", "i": "A 3: int64"}),
     "adaptive": ("return F.adaptive_avg_pool2d(x, (2, 4))", {"x": "A B 8 8"}, {"out": "A B 2 4"}),
     "all of a plane": ("return F.adaptive_avg_pool2d(x, 1) * 2", {"x": "A B H W"}, {"out": "A B 1 1"}),
+    "distances": ("return torch.cdist(x.float(), y.float())", {"x": "A C", "y": "B C"}, {"out": "A B: float32"}),
     "rotary": (
         "a = torch.view_as_complex(torch.stack((x[..., ::2], x[..., 1::2]), -1).float())\nb = torch.view_as_complex(torch.stack(y.unbind(-1), -1))\n"
         "return torch.view_as_real(a * b[:, None]).flatten(2).type_as(x)",
