@@ -128,7 +128,10 @@ class _Cut:
         before = next((self.graph.nodes[a.node].shape for a in node.args if isinstance(a, Ref)), ())
         if node.op == "permute":
             return replace(part, dim=int(node.attrs[part.dim]) - len(before))
-        if node.op == "reshape":  # that adds or takes away dimensions of one element
+        if node.op == "reshape":  # that keeps what is before the dimension, or adds and takes away ones alone
+            place = len(node.shape) + part.dim
+            if node.shape[: place + 1] == before[: place + 1]:
+                return replace(part, dim=place - len(before))
             kept, places = [d for d in node.shape if d], [i for i, d in enumerate(before) if d]
             if kept != [before[i] for i in places]:
                 return None

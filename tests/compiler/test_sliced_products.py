@@ -54,6 +54,13 @@ FORMS = {
             {"x": "M K", "w": "2*N K: int8", "s": "2*N: float32"},
         ), None,
     ),
+    "a weight that is packed": (
+        sample(
+            "q = (p[:, :, None] >> torch.arange(0, 8, 4, device=p.device) & 15).reshape(p.shape[0], -1, 32) - 8\n"
+            "g, u = F.linear(x, (q.to(x.dtype) * s[:, :, None] * 0.02).reshape(p.shape[0], -1)).chunk(2, -1)\nreturn F.silu(g) * u",
+            {"x": "M K*32", "p": "2*N K*16: uint8", "s": "2*N K"}, {"out": "M N"}, *SIZES,
+        ), None,
+    ),
     "one part alone": (of("return torch.relu((x @ w.t())[..., : w.shape[0] // 2])", {"x": "M K", "w": "2*N K"}), [FIRST]),
 }  # fmt: skip
 
