@@ -182,10 +182,10 @@ def _element_checks(spec: OperatorSpec) -> Iterator[Check]:
         if tensor.checked and tensor.offsets is not None:
             size = _spelt(spec, tensor.offsets)
             begins = f"({name}[:1] < 0)" if tensor.is_ends else f"({name}[:1] != 0)"
-            said = "never fall and end at" if tensor.is_ends else "never fall from 0 to"
+            said = "never fall and end at" if tensor.is_ends else "begin with 0, never fall and end at"
             yield _of_optional(tensor, Check(
                 f"({name}.diff() < 0).any() | {begins}.any() | ({name}[-1:] != {size}).any()",
-                f"{spec.name}: {name} must {said} {_said(size)}, got {{{name}[:9].tolist()}} and at last "
+                f"{spec.name}: {name} must {said} {_said(size)}, got {{{name}[:9].tolist()}}, ending with "
                 f"{{{name}[-1:].tolist()}}",
             ))  # fmt: skip
 
