@@ -394,7 +394,12 @@ def declared_dim(entry: str, exported: Any, symbols: dict[Any, Atom]) -> Dim:
 def dim(size: Any, symbols: dict[Any, Atom]) -> Dim:
     if isinstance(size, int):
         return () if size == 1 else (size,)
-    expression = _of_whole_factors(size.node.expr)
+    return dim_of(size.node.expr, symbols)
+
+
+def dim_of(expression: Any, symbols: dict[Any, Atom]) -> Dim:
+    """That of a sympy expression of torch's symbols."""
+    expression = _of_whole_factors(expression)
     if expression in symbols:
         return (symbols[expression],)
     first = {name: symbol for symbol, name in reversed(symbols.items())}  # sizes that were found equal: A + A is 2 * A

@@ -8,6 +8,7 @@ from typing import Any
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.arithmetic import power
 from kernelgen.frontend.build import Builder
+from kernelgen.frontend.export import dim_of
 from kernelgen.frontend.graph import Arg, Atom
 from kernelgen.frontend.rule import Call, Refused
 
@@ -22,12 +23,11 @@ def number_of(b: Builder, expression: Any, symbols: dict[Any, Atom]) -> Arg:
     if kind in ("Symbol", "ToFloat"):
         if expression in b.numbers:
             return b.numbers[expression]
-        size = expression if kind == "Symbol" else expression.args[0]
-        if size not in symbols:
-            raise Refused(f"the number {expression}")
-        return b.convert(b.place((), ix.size((symbols[size],))), "float")
+        return _size(b, expression if kind == "Symbol" else expression.args[0], symbols)
     if kind == "Add":
         return _sum(b, expression.args, symbols)
+    if kind == "FloorDiv":
+        return _size(b, expression, symbols)
     sides = [number_of(b, side, symbols) for side in expression.args]
     if kind == "Mul":
         first, *rest = sides
@@ -41,6 +41,11 @@ def number_of(b: Builder, expression: Any, symbols: dict[Any, Atom]) -> Arg:
     if kind in ("FloatPow", "Pow"):
         return power(b, Call(tuple(sides), {}, (), "float", "float32"))
     raise Refused(f"the number {expression}")
+
+
+def _size(b: Builder, expression: Any, symbols: dict[Any, Atom]) -> Arg:
+    """A whole number that follows from sizes, such as `(M - 1) // 2`, as a float."""
+    return b.convert(b.place((), ix.size(dim_of(expression, symbols))), "float")
 
 
 def _sum(b: Builder, terms: Sequence[Any], symbols: dict[Any, Atom]) -> Arg:

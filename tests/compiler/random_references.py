@@ -81,6 +81,8 @@ ROWS = [
     *("{}.var(-1, correction=0, keepdim=True)", "{}.abs().sum(-1, keepdim=True)", "{}.square().mean(-1, True)"),
     *("torch.logsumexp({}, -1, keepdim=True)", "{}.norm(dim=-1, keepdim=True)", "torch.exp({}).sum(-1, True)"),
     *("{}.norm(float('inf'), -1, True)", "({} > 0).sum(-1, keepdim=True)"),
+    "({0}.sum(-1, keepdim=True) / (x.shape[-1] - 1 + 0.5))",
+    "({0}.square().sum(-1, keepdim=True) * (x.shape[-1] // 2 / 3))",
 ]
 CHAINS = [
     *("torch.softmax({}, -1)", "torch.log_softmax({}, dim=-1)", "F.layer_norm({}, {}.shape[-1:])"),

@@ -61,6 +61,10 @@ CORNERS: dict[str, Sample] = {
         "return x / math.sqrt(x.shape[-1]), x * x.shape[-1] ** -0.5, x.sum(-1) * (1 / x.shape[-1])",
         X, {"a": "... D", "b": "... D", "c": "..."}, *SIZES,
     ),
+    "numbers of sizes less one and of halves": sample(
+        "return x / (x.shape[-1] - 1 + 0.5), x * (x.shape[-1] // 2 / 3), x.sum(-1) / (x.shape[-1] // 3 + 1.5)",
+        X, {"a": "... D", "b": "... D", "c": "..."}, *SIZES,
+    ),
     # NaN, infinities and extremes
     "clamps": sample("return torch.relu(x), x.clamp(-0.5, 0.5), F.relu6(x), F.hardtanh(x)", X, named(4), *SIZES),
     "functions": sample("return torch.tanh(x), torch.expm1(x), torch.log1p(x), torch.erf(x)", X, named(4), *SIZES),
