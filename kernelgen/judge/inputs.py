@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from .model import Case, Layout, Operator, Tensor
+from .searched import searched
 
 GUARD_BYTES = 256
 """Before and after every input; a multiple of every alignment that Triton specialises on."""
@@ -61,7 +62,20 @@ def derive_seed(base: int, *words: object) -> int:
 
 
 def make(operator: Operator, case: Case, *, distribution: str, seed: int, device: str) -> tuple[Buffer, ...]:
-    """Fresh guarded inputs; the same arguments give the same values."""
+    """Fresh guarded inputs; the same arguments give the same values. Those that the reference searches rise, and are
+    finite."""
+
+    def draw() -> list[torch.Tensor]:
+        found = _made(operator, case, frozenset(), "normal", derive_seed(seed, "searched"), device)
+        return [buffer.view for buffer in found]
+
+    rising = searched(operator.reference, operator.pure, draw)
+    return _made(operator, case, rising, distribution, seed, device)
+
+
+def _made(
+    operator: Operator, case: Case, rising: frozenset[int], distribution: str, seed: int, device: str
+) -> tuple[Buffer, ...]:
     buffers = []
     for position, tensor in enumerate(operator.inputs):
         where = device if tensor.number is None else "cpu"
@@ -70,8 +84,11 @@ def make(operator: Operator, case: Case, *, distribution: str, seed: int, device
             target.fill_(_number(tensor.number, distribution, derive_seed(seed, position)))
         elif not tensor.like:  # a `like` input keeps its NaNs: nothing may read it
             generator = torch.Generator(device).manual_seed(derive_seed(seed, position))
-            kind = _FINITE.get(distribution, distribution) if tensor.finite else distribution
+            is_finite = tensor.finite or position in rising
+            kind = _FINITE.get(distribution, distribution) if is_finite else distribution
             fill(tensor, case, target, kind, generator, operator.large)
+            if position in rising and target.ndim:
+                target.copy_(target.sort(-1).values)
         buffers.append(buffer)
     return tuple(buffers)
 

@@ -264,3 +264,34 @@ def test_minimal_bytes_leave_out_like_inputs():
 
 def test_free_host_memory_is_known():
     assert devices.free_bytes("cpu") > 2**20
+
+
+def found_at(x, edges):
+    return torch.bucketize(x, edges)
+
+
+def found_in_rows(x, edges):
+    def find(right):
+        return torch.searchsorted(edges, x, right=right)
+
+    return find(True)
+
+
+@pytest.mark.parametrize(
+    "reference", [found_at, found_in_rows, lambda x, edges: x + torch.bucketize(x, boundaries=edges)]
+)
+@pytest.mark.parametrize("layout", ["contiguous", "sliced", "expanded"])
+def test_what_a_reference_searches_rises(reference, layout):
+    """Edges in any order were drawn, of which a binary search names any place: counting those below was called wrong."""
+    rows = (3,) if reference is found_in_rows else ()
+    x, edges = judge.Tensor("x", (3, "N"), "float32"), judge.Tensor("edges", (*rows, "K"), "float32")
+    operator = judge.Operator(
+        "op", reference, reference, reference, (x, edges), (judge.Tensor("out", (3, "N"), "int64"),)
+    )
+    case = judge.Case({"N": 50, "K": 9}, {}, layout=layout)
+    for distribution in (*inputs.DISTRIBUTIONS, *inputs.TIES):
+        given, searched = inputs.make(operator, case, distribution=distribution, seed=3, device="cpu")
+        assert bool(searched.view.isfinite().all()), distribution
+        assert bool((searched.view.diff(dim=-1) >= 0).all()), distribution
+        if distribution == "normal":
+            assert not bool((given.view.diff(dim=-1) >= 0).all())
