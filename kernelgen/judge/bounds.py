@@ -187,6 +187,11 @@ class Tally:
             result[binade] = self.factor * bound
         return result
 
+    @property
+    def eager_is_far(self) -> bool:
+        """PyTorch's own error is larger than any that is excused."""
+        return self.dtype.is_floating_point and self.eager_error > CAP[self.dtype] * self.scale
+
     def complaint(self) -> str:
         """Why the output is wrong; "" if it is right."""
         if self.misplaced:

@@ -58,6 +58,8 @@ class Measure:
     """What calls of torch's do, in each oracle that says what that costs."""
     nearly: float
     """Relative to a score, what the reference's own casts may move it by."""
+    moves_inputs: bool = True
+    """Whether disturbed oracles have other inputs as well."""
 
     def exactly(self, taken: Taken) -> tuple[tuple[torch.Tensor, ...], list[Selection]]:
         heard = Selections(taken=taken)
@@ -248,7 +250,8 @@ def _oracle(
 ) -> Oracle:
     """An oracle with the disturbed ones beside it, all of which select alike."""
     alike = [n % 2 > 0 for n in range(measure.probes)]
-    moved = [measure.disturbed(Noise(measure.generator, alike=a), taken) for a in alike]
+    noises = [Noise(measure.generator, alike=a, inputs=measure.moves_inputs) for a in alike]
+    moved = [measure.disturbed(noise, taken) for noise in noises]
     stored = [measure.as_stored(storing, taken) for storing in measure.stored]
     rich = enriched(found, [m[1] for m in moved], alike, [s[1] for s in stored], measure.nearly)
     return Oracle(measure, refs, eagers, rich, [m[0] for m in moved], [s[0] for s in stored])

@@ -29,6 +29,10 @@ class WrongError(Exception):
     """The kernel failed a check; the message says which."""
 
 
+_REHEARSED = 2**22
+"""Elements of inputs that are not too many for the host."""
+_NO_ELEMENT = re.compile(r"out of (bounds|range)|device-side assert|must be non-negative")
+"""In what torch says of an index that names nothing."""
 _NO_KERNEL = "not implemented for '"
 """In what torch says where it has no kernel for a dtype: `"avg_pool3d_out_frame" not implemented for 'Half'`."""
 
@@ -81,6 +85,8 @@ def run(setting: Setting) -> Trial:
     try:
         if setting.first:
             _rehearse(setting)
+        elif setting.distribution == "specials":
+            _rehearse_indices(setting)
         buffers = _inputs(setting, setting.seed)
         before = guards.fingerprints([b.flat for b in buffers])
         fences = Fences(guards.POISONS[0], devices.allocated_on(setting.device))
@@ -127,6 +133,22 @@ def _inputs(setting: Setting, seed: int) -> tuple[inputs.Buffer, ...]:
 def _rehearse(setting: Setting) -> None:
     """Whether the case can be computed, and is not refused, as inputs of other values show."""
     _eager(setting, _inputs(setting, inputs.derive_seed(setting.seed, "rehearsal")))
+
+
+def _rehearse_indices(setting: Setting) -> None:
+    """Whether an index that the reference computes from NaN or an infinity names no element. On the host and before the
+    kernel runs: a GPU that reads there is lost."""
+    elements = sum(math.prod(setting.case.shape(t)) for t in setting.operator.inputs)
+    if elements > _REHEARSED:
+        return
+    on_host = replace(setting, device="cpu")
+    try:
+        _eager(on_host, _inputs(on_host, inputs.derive_seed(setting.seed, "rehearsal")))
+    except UncomputableError as error:
+        if _NO_ELEMENT.search(str(error)):
+            raise
+    except (RefusedError, NotOnHostError):
+        pass
 
 
 def _compare(
@@ -185,7 +207,7 @@ def _indices_hint(setting: Setting, error: Exception) -> str:
     unbounded = [
         t.name for t in setting.operator.inputs if t.dtype in ("int32", "int64") and t.below is t.offsets is None
     ]
-    if not unbounded or not re.search(r"out of (bounds|range)|device-side assert|must be non-negative", str(error)):
+    if not unbounded or not _NO_ELEMENT.search(str(error)):
         return ""
     named = " or ".join(unbounded)
     return f" (where {named} holds indices, its entry in the spec says which size they stay below, as in below: N)"

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 
 from .bounds import CAP, POOL, K, Tally, misplaced
-from .casts import narrowed
+from .casts import decide, narrowed, rounding
 from .choices import Measure, Oracle, Part, remark, selected_alike, undoubted
 from .contractions import Errors, Pair
 from .inputs import derive_seed
@@ -34,9 +34,13 @@ _NEAR, _AGAIN = 8.0, 4
 disturbed: of eight the furthest may fall short of what an honest kernel is off by. One with sums of products is held
 once more however far it is off: where a step decides between two results, as the sign of a large number before a
 sigmoid does, eight oracles may all fall on one side."""
-_FAR = K
+_SUMS_AGAIN, _SUMMED = 32, 2**29
+"""Of so many oracles the sums of products are off then, and of fewer where all their results were more elements than
+this: with eight, one in nine of results that jump with a sum was called wrong."""
+_FAR = 0.9 * K
 """Sums are off by so many times what honest ones are in most of these, and what the result then differs by counts as so
-many times less: one that follows its sums evenly has the bound that it had, and one that jumps shows it."""
+many times less: one that follows its sums evenly has the bound that it had, and one that jumps shows it. Less than K
+times, so that a jump leaves room for what is rounded after it."""
 _MANY_DRAWS = 32
 """Of what sums of products are off by, for few elements of which these alone tell what is accepted."""
 _ROUNDING = 2.0**-24
@@ -65,6 +69,8 @@ class Outcome:
     """What is to be said of a pass."""
     selects: bool = False
     """The reference selects, compares or counts."""
+    eager_is_far: bool = False
+    """PyTorch's own error is larger than any that is excused."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,9 @@ class _Run:
     seed: int
     mutants: Mutants | None
     known: Known = field(default_factory=Known)
+    rounds: bool = False
+    """The reference rounds where it casts, in oracles as well. Inputs that lie between two numbers are cast alike by
+    every kernel, so that they are not disturbed."""
 
     @property
     def products(self) -> Storing | None:
@@ -114,9 +123,12 @@ def check(
         return _check_bits(run)
     casts = _casts(run)
     run = run if _fits_one_tile(run) else replace(run, mutants=None)
-    if run.mutants is None:  # most keep to the bound of PyTorch's error: what widens it takes some twenty oracles more
-        outcome = _held(run, casts, verbose, draws=0)
-        if not outcome.complaint and not outcome.selects:
+    if run.mutants is None or casts:  # most keep to PyTorch's error: what widens that takes some twenty oracles more
+        outcome = _held(replace(run, mutants=None), casts, verbose, draws=0)
+        if outcome.eager_is_far and (rounded := _as_cast(run)):
+            run = replace(run, operator=rounded, rounds=True)
+            outcome = _held(replace(run, mutants=None), casts, verbose, draws=0)
+        if run.mutants is None and not outcome.complaint and not outcome.selects:
             return outcome
     outcome = _held(run, casts, verbose, draws=1)
     if outcome.complaint and (run.products or (outcome.bound_share <= _NEAR and _elements(run) <= _MANY)):
@@ -170,6 +182,7 @@ def _held(run: _Run, casts: frozenset[torch.dtype], verbose: bool, *, draws: int
         _worst(run, tallies, casts) if verbose or (draws and complaints) else None,
         remark([t.name for t in operator.outputs], undecided, [t.elements for t in tallies]),
         any(selects) or not all(case.dtype(t).is_floating_point for t in operator.outputs),
+        any(t.eager_is_far for t in tallies),
     )
 
 
@@ -186,12 +199,26 @@ def _errors(tallies: Sequence[Tally]) -> tuple[float, float, float, float, float
 
 def _casts(run: _Run) -> frozenset[torch.dtype]:
     """What the reference casts to, as a first tile shows."""
+    cut = _first_cut(run)
+    if not cut or not any(run.case.dtype(t).is_floating_point for t in run.operator.outputs):
+        return frozenset()
+    return narrowed(run.operator.pure, cut)
+
+
+def _first_cut(run: _Run) -> list[torch.Tensor]:
+    """The inputs of a first tile."""
     tiling = Tiling(run.operator, run.case)
     box = next(tiling.boxes(), None)
-    if box is None or not any(run.case.dtype(t).is_floating_point for t in run.operator.outputs):
-        return frozenset()
-    cut = [tiling.cut(t, x, box) for t, x in zip(run.operator.inputs, run.arguments, strict=True)]
-    return narrowed(run.operator.pure, cut)
+    given = zip(run.operator.inputs, run.arguments, strict=True)
+    return [] if box is None else [tiling.cut(t, x, box) for t, x in given]
+
+
+def _as_cast(run: _Run) -> Operator | None:
+    """The operator whose reference rounds where it casts, in oracles as well; None where that does not decide what its
+    results are, as a first tile shows."""
+    cut, operator = _first_cut(run), run.operator
+    rounded = replace(operator, reference=rounding(operator.reference, cut))
+    return rounded if decide(in_float64(operator.pure, cut), in_float64(rounded.pure, cut)) else None
 
 
 def _nearly(casts: frozenset[torch.dtype]) -> float:
@@ -206,7 +233,7 @@ def _slack(run: _Run, output: int, casts: frozenset[torch.dtype]) -> float:
 
 
 def _fits_one_tile(run: _Run) -> bool:
-    tiling, elements = Tiling(run.operator, run.case), sum(math.prod(run.case.shape(t)) for t in run.operator.outputs)
+    tiling, elements = Tiling(run.operator, run.case), _results(run)
     return (not tiling.extents or tiling.cost <= tiling.tile_bytes) and 0 < elements <= LARGEST
 
 
@@ -245,8 +272,8 @@ def _tiles(run: _Run, visit: Visit, casts: frozenset[torch.dtype], *, draws: int
             [tiling.cut(t, x, box) for t, x in zip(operator.outputs, outputs, strict=True)]
             for outputs in (run.got, run.eager)
         )
-        storing = _storing(run, max(probes, 2 * draws), generator, again=draws > 1) if draws else ()
-        measure = Measure(operator.pure, cut, generator, probes, storing, _nearly(casts))
+        storing = _storing(run, _summed(run, probes, draws), generator, again=draws > 1) if draws else ()
+        measure = Measure(operator.pure, cut, generator, probes, storing, _nearly(casts), not run.rounds)
         oracle = selected_alike(measure, gots, eagers)
         stored = [_as_near(s, oracle.refs, how) for s, how in zip(oracle.stored, storing, strict=True)]
         stored += _other_way(operator, cut, storing, oracle.refs)
@@ -278,14 +305,22 @@ def _probes(run: _Run) -> int:
     each moves every element of every step. Of integers floats may be made on the way."""
     if not any(x.dtype.is_floating_point for x in (*run.arguments, *run.eager)):
         return 0
-    results = sum(math.prod(run.case.shape(t)) for t in run.operator.outputs)
-    if _elements(run) > _MANY:
-        return min(_PROBES, max(2, 2**10 // max(results, 1)))
-    return min(_PROBES, max(2, 2**17 // max(results, 1)))
+    enough = 2**10 if _elements(run) > _MANY else 2**17
+    return min(_PROBES, max(2, enough // max(_results(run), 1)))
+
+
+def _summed(run: _Run, probes: int, draws: int) -> int:
+    """Of how many oracles the sums of products are off."""
+    again = min(_SUMS_AGAIN, _SUMMED // max(_results(run), 1)) if draws > 1 else 0
+    return max(probes, 2 * draws, again)
+
+
+def _results(run: _Run) -> int:
+    return sum(math.prod(run.case.shape(t)) for t in run.operator.outputs)
 
 
 def _elements(run: _Run) -> int:
-    return sum(math.prod(run.case.shape(t)) for t in run.operator.outputs) + sum(x.numel() for x in run.arguments)
+    return _results(run) + sum(x.numel() for x in run.arguments)
 
 
 def _storing(run: _Run, draws: int, generator: torch.Generator, *, again: bool) -> Sequence[Storing]:

@@ -731,3 +731,23 @@ def test_other_strides_than_a_views_are_wrong():
 
     report = judged_heads(other, joined_heads(contiguous=False))
     assert report.message == "out has strides (5, 1, 10), PyTorch's result has (15, 1, 5) (normal inputs)"
+
+
+def interpolated(x, at):
+    place = at.clamp(0, 1) * (x.shape[0] - 1)
+    low = place.floor().long()
+    return x[low] + (x[(low + 1).clamp(max=x.shape[0] - 1)] - x[low]) * (place - low)
+
+
+def test_inputs_of_which_torch_itself_can_compute_nothing_are_left_out():
+    """An index that is computed from NaN: the case was called wrong."""
+    x, at, out = (judge.Tensor(name, ("N",), "float32") for name in ("x", "at", "out"))
+    operator = judge.Operator("op", interpolated, interpolated, interpolated, (x, at), (out,))
+    report = judge.accuracy_case(operator, judge.Case({"N": 50}, {}), seed=1)
+    assert report.passed, report.message
+    assert {t.distribution for t in report.trials} == {*DISTRIBUTIONS} - {"specials"}
+    assert report.message.startswith("specials inputs left out: the reference cannot be computed: index -9223")
+    wrong = dataclasses.replace(operator, kernel=lambda x, at: interpolated(x, at) + 0.01)
+    assert not judge.accuracy_case(wrong, judge.Case({"N": 50}, {}), seed=1).passed
+    refused = dataclasses.replace(operator, baseline=lambda x, at: interpolated(x, at)[:3])
+    assert not judge.accuracy_case(refused, judge.Case({"N": 50}, {}), seed=1).passed

@@ -555,3 +555,44 @@ def test_only_near_its_bound_is_a_candidate_held_to_any_rounding(monkeypatch: py
     assert not any(seen)
     assert not passes(1.02)
     assert any(seen)
+
+
+def what_float8_takes(x: torch.Tensor) -> torch.Tensor:
+    return x.to(torch.float8_e4m3fn).to(x.dtype) - x
+
+
+def what_half_takes(x: torch.Tensor) -> torch.Tensor:
+    return (x * 3 - (x * 3).half().float()).to(x.dtype)
+
+
+@pytest.mark.parametrize("mutants", [True, False])
+@pytest.mark.parametrize(
+    ("function", "dtype"),
+    [(what_float8_takes, "float16"), (what_float8_takes, "float32"), (what_half_takes, "float32")],
+)
+def test_what_a_cast_takes_away_is_a_result(function: object, dtype: str, mutants: bool) -> None:
+    """An oracle that rounds nothing has 0 there: what torch has was called wrong, and zeros right."""
+    x, out = judge.Tensor("x", ("A", 8), dtype, rows=0), judge.Tensor("out", ("A", 8), dtype, rows=0)
+
+    def passes(kernel: object) -> bool:
+        operator = judge.Operator("op", kernel, function, function, (x,), (out,))  # type: ignore[arg-type]
+        case = judge.Case({"A": 40}, {})
+        report = judge.accuracy_case(operator, case, seed=1, seeds=1, distributions=("normal",), mutants=mutants)
+        return report.passed
+
+    assert passes(lambda x: function(x).clone())  # type: ignore[operator]
+    assert not passes(torch.zeros_like)
+    assert not passes(lambda x: function(x) * 1.1)  # type: ignore[operator]
+
+
+def test_a_cast_on_the_way_may_round_or_not() -> None:
+    """Where it moves a result by no more than PyTorch's error may, an oracle rounds nothing."""
+    x, out = judge.Tensor("x", ("A", 8), "bfloat16", rows=0), judge.Tensor("out", ("A", 8), "bfloat16", rows=0)
+
+    def rounded(x: torch.Tensor) -> torch.Tensor:
+        return (x.float().exp().to(x.dtype).float() * 1.7).to(x.dtype)
+
+    for kernel in (rounded, lambda x: (x.float().exp() * 1.7).to(x.dtype)):
+        operator = judge.Operator("op", kernel, rounded, rounded, (x,), (out,))
+        report = judge.accuracy_case(operator, judge.Case({"A": 40}, {}), seed=1, seeds=1, distributions=("normal",))
+        assert report.passed, report.message
