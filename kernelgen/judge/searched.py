@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -43,7 +43,9 @@ def searched(reference: Function, function: Function, draw: Callable[[], Sequenc
     `function`: the reference on copies of what it may write into. `draw`: inputs that no kernel is given."""
     if reference not in _known:
         _known[reference] = frozenset()
-        if _names(inspect.unwrap(reference).__code__) & {f.__name__ for f in _SEQUENCES}:
+        written = inspect.unwrap(reference)
+        named = _names(written.__code__) if isinstance(written, FunctionType) else set()
+        if named & {search.__name__ for search in _SEQUENCES}:
             given = draw()
             try:
                 with torch.no_grad(), _Searches() as searches:

@@ -34,6 +34,8 @@ MOVES = [
     ("A B", "torch.cat(({0}, y, -{0}), -1)", "A 3*B"), ("A B", "torch.cat(({}, y), 0)", "2*A B"),
     ("A B", "torch.stack(({}, y), 1)", "A 2 B"), ("A B", "torch.stack(({}, y), -1)", "A B 2"),
     ("A B", "torch.stack(({}, y), -1).flatten(-2)", "A 2*B"), ("A B C", "torch.stack(({}, y), 0)", "2 A B C"),
+    ("A B C", "torch.einsum('abc,cab->bac', {}, y.permute(2, 0, 1))", "B A C"), ("A B", "torch.einsum('ab,ab->a', {}, y)", "A"),
+    ("A B C", "torch.einsum('abc->cb', {})", "C B"), ("A A", "torch.einsum('aa->a', {})", "A"),
     ("A 2*D", "torch.cat({}.chunk(2, -1)[::-1], -1)", "A 2*D"), ("A 2*D", "{}[..., 0::2] * y[..., 1::2]", "A D"),
     ("A B", "{}.repeat(2, 3)", "2*A 3*B"), ("A B", "{}.repeat_interleave(2, -1)", "A 2*B"),
     ("A B", "{}[:, None].expand(-1, 4, -1)", "A 4 B"), ("A 4*B C D", "F.pixel_shuffle({}, 2)", "A B 2*C 2*D"),
@@ -49,6 +51,8 @@ GATHERS = [
     ("A B", "D B: int64 < A", "torch.take_along_dim({}, i, 0)", "D B"),
     ("A B", "A: int64 < B", "{}.gather(1, i[:, None]).squeeze(1)", "A"),
     ("A", "A: int64 < 9", "F.one_hot(i, 9) * {}[:, None]", "A 9"),
+    ("A B", "C", "torch.bucketize({}, i).to(x.dtype)", "A B"),
+    ("A B", "A C", "torch.searchsorted(i, {}, right=True).to(x.dtype)", "A B"),
     ("A B", "A B: bool", "{}.masked_fill(i, -2.0)", "A B"), ("A B", "B: bool", "torch.where(i, {}, 0.5)", "A B"),
 ]  # fmt: skip
 
@@ -78,6 +82,8 @@ QUANTISED = [
      "return (wide / scale).clamp(-448, 448).to(torch.float8_e4m3fn), scale.squeeze(-1)"]),
     ("A B", "A B: float8_e4m3fn", "A B", ["wide = {}",
      "return (wide * 3).clamp(-448, 448).to(torch.float8_e4m3fn), wide"]),
+    ("A B", "A B: float8_e4m3fn", "A B", ["wide = {}",
+     "level = wide.clamp(-448, 448).to(torch.float8_e4m3fn)", "return level, wide - level.to(x.dtype)"]),
 ]  # fmt: skip
 RESTORED = ["{}.float() * s[:, None]", "({}.float() - 3) * s[:, None]", "{}.float() * 0.25 + s[:, None]"]
 

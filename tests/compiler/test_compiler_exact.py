@@ -65,6 +65,13 @@ CORNERS: dict[str, Sample] = {
         "return x / (x.shape[-1] - 1 + 0.5), x * (x.shape[-1] // 2 / 3), x.sum(-1) / (x.shape[-1] // 3 + 1.5)",
         X, {"a": "... D", "b": "... D", "c": "..."}, *SIZES,
     ),
+    "einsum of no product of matrices": sample(
+        "return torch.einsum('abc,ac->cab', x, w), torch.einsum('abc->b', x), torch.einsum('abc,abc->ab', x, x * 2)",
+        {"x": "A B C", "w": "A C"}, {"a": "C A B", "b": "B", "c": "A B"}, {"A": 3, "B": 5, "C": 2}, {"A": 1, "B": 1, "C": 4},
+    ),
+    "einsum on a diagonal": sample(
+        "return torch.einsum('ii->i', x), torch.einsum('ii', x)", {"x": "A A"}, {"a": "A", "b": ""}, {"A": 5}, {"A": 1},
+    ),
     # NaN, infinities and extremes
     "clamps": sample("return torch.relu(x), x.clamp(-0.5, 0.5), F.relu6(x), F.hardtanh(x)", X, named(4), *SIZES),
     "functions": sample("return torch.tanh(x), torch.expm1(x), torch.log1p(x), torch.erf(x)", X, named(4), *SIZES),
