@@ -154,10 +154,8 @@ def _classes(b: Builder, x: Ref) -> int:
     return 1 - b.rank(x) if b.rank(x) > 1 else -1
 
 
-def _indices(b: Builder, x: Ref, target: Ref, weight: Ref | None) -> Ref:
+def _indices(b: Builder, x: Ref, target: Ref) -> Ref:
     """The target's class indices, with a dimension of size one where x has its classes."""
-    if weight is not None:
-        raise Refused("a loss with a weight for every class")
     if b.node(target).dtype == "float":
         raise Refused("a loss with class probabilities (supported: class indices)")
     b.note("a class index outside the classes, which torch reports, gives a wrong loss here unless it is ignore_index")
@@ -166,15 +164,25 @@ def _indices(b: Builder, x: Ref, target: Ref, weight: Ref | None) -> Ref:
     return b.view("reshape", target, tuple(shape))
 
 
-def _picked(b: Builder, x: Ref, target: Ref, name: str) -> Ref:
-    """x at the target's class: the sum over the row of what stands there and zeros elsewhere."""
+def _picked(b: Builder, x: Ref, target: Ref, name: str, of: Ref | None = None) -> Ref:
+    """x, or what `of` has for every class, at the target's class: the sum over the row of what stands there and zeros
+    elsewhere."""
     dim = _classes(b, x)
     is_target = b.map("eq", b.iota(x, dim), target)
-    return b.reduce("sum", b.map("where", is_target, x, 0.0), (dim,), name)
+    return b.reduce("sum", b.map("where", is_target, x if of is None else of, 0.0), (dim,), name)
 
 
-def _over_rows(b: Builder, c: Call, loss: Ref, target: Ref, ignored: int) -> Ref:
-    """Rows whose class is ignored count as zero, and not among those that a mean is taken of."""
+def _weights(b: Builder, x: Ref, weight: Ref | None) -> Ref | None:
+    """The weight of every class where x has its classes."""
+    if weight is None:
+        return None
+    after = -1 - _classes(b, x)
+    return b.view("reshape", as_float(b, weight), (*b.node(weight).shape, *((),) * after))
+
+
+def _over_rows(b: Builder, c: Call, loss: Ref, target: Ref, ignored: int, weight: Ref | None) -> Ref:
+    """Rows whose class is ignored count as zero, and not among those that a mean is taken of, in which each counts as
+    much as the weight of its class."""
     is_ignored = b.map("eq", target, ignored)
     loss = b.map("where", is_ignored, 0.0, loss)
     how, dims = c.get(3, "reduction", _MEAN), dims_of(b, loss, None)
@@ -184,6 +192,7 @@ def _over_rows(b: Builder, c: Call, loss: Ref, target: Ref, ignored: int) -> Ref
     total = b.reduce("sum", loss, dims, "loss_sum")
     if how == _MEAN:
         counted = b.convert(b.map("ne", target, ignored), "float")
+        counted = counted if weight is None else b.map("where", is_ignored, 0.0, weight)
         b.rename(counted, "row_counts")
         total = b.map("div", total, b.reduce("sum", counted, dims, "count"))
     return finish(b, c, total)
@@ -191,25 +200,35 @@ def _over_rows(b: Builder, c: Call, loss: Ref, target: Ref, ignored: int) -> Ref
 
 def nll_loss(b: Builder, c: Call) -> Ref:
     x = as_float(b, c.args[0])
-    target = _indices(b, x, c.args[1], c.get(2, "weight"))
-    loss = b.map("neg", _picked(b, x, target, "target_log_probability"))
-    return _over_rows(b, c, loss, target, int(c.get(4, "ignore_index", -100)))
+    target, weights = _indices(b, x, c.args[1]), _weights(b, x, c.get(2, "weight"))
+    loss, weight = b.map("neg", _picked(b, x, target, "target_log_probability")), None
+    if weights is not None:
+        weight = _picked(b, x, target, "target_weight", weights)
+        loss = b.map("mul", weight, loss)
+    return _over_rows(b, c, loss, target, int(c.get(4, "ignore_index", -100)), weight)
 
 
 def cross_entropy(b: Builder, c: Call) -> Ref:
     x = as_float(b, c.args[0])
-    target = _indices(b, x, c.args[1], c.get(2, "weight"))
+    target, weights, weight = _indices(b, x, c.args[1]), _weights(b, x, c.get(2, "weight")), None
     dims, smoothing = (_classes(b, x),), float(c.get(5, "label_smoothing", 0.0))
     row_max = b.hold(b.reduce("max", x, dims, "row_max"))
     numerator = b.map("exp", b.map("sub", x, row_max), name="numerator")
     log_sum = b.map("log", b.reduce("sum", numerator, dims, "denominator"), name="log_denominator")
     target_logit = _picked(b, x, target, "target_logit")
     loss = b.map("sub", log_sum, b.map("sub", target_logit, row_max), name="row_loss")
-    if smoothing:
+    if weights is not None:
+        weight = _picked(b, x, target, "target_weight", weights)
+        loss = b.map("mul", weight, loss)
+    if smoothing and weights is not None:
+        surprise = b.map("sub", log_sum, b.map("sub", x, row_max))
+        uniform = mean_of(b, b.map("mul", weights, surprise), dims, "mean_loss")
+        loss = b.map("add", b.map("mul", 1 - smoothing, loss), b.map("mul", smoothing, uniform))
+    elif smoothing:
         mean_logit = mean_of(b, x, dims, "mean_logit")
         uniform = b.map("sub", log_sum, b.map("sub", mean_logit, row_max))
         loss = b.map("add", b.map("mul", 1 - smoothing, loss), b.map("mul", smoothing, uniform))
-    return _over_rows(b, c, loss, target, int(c.get(4, "ignore_index", -100)))
+    return _over_rows(b, c, loss, target, int(c.get(4, "ignore_index", -100)), weight)
 
 
 def broadcast_tensors(b: Builder, c: Call) -> Result:

@@ -39,8 +39,8 @@ class Rewrites(TorchFunctionMode):
             return _bincount(*args, **(kwargs or {}))
         if func in (torch.tensor, torch.as_tensor):
             return _tensor(func, *args, **(kwargs or {}))
-        if func in (functional.cross_entropy, functional.nll_loss) and (kwargs or {}).get("reduction") == "none":
-            return _row_losses(func, *args, **(kwargs or {}))
+        if func in (functional.cross_entropy, functional.nll_loss):
+            return _class_losses(func, *args, **(kwargs or {}))
         if func is torch.Tensor.fill_diagonal_ and args[0].ndim == 2 and not (args[2:] or (kwargs or {}).get("wrap")):
             return _fill_diagonal(*args, **(kwargs or {}))
         if func is functional.one_hot:
@@ -176,41 +176,41 @@ def _gaussian_nll_loss(
     return loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss
 
 
-def _row_losses(func: Any, input: Any, target: Any, weight: Any = None, *rest: Any, **kwargs: Any) -> Any:
-    """The loss of every row as an operation whose result has a shape: torch 2.13 loses that of two dimensions."""
-    if rest or input.ndim > 2 or any(kwargs.get(old) is not None for old in ("size_average", "reduce")):
+def _class_losses(func: Any, input: Any, target: Any, weight: Any = None, *rest: Any, **kwargs: Any) -> Any:
+    """The loss of every row as an operation whose result has a shape, which torch 2.13 loses of two dimensions; and one
+    with weights and smoothing, for which torch fixes how many classes there are."""
+    how, ignored = kwargs.get("reduction", "mean"), kwargs.get("ignore_index", -100)
+    smoothing = kwargs.get("label_smoothing", 0.0)
+    fixes = weight is not None and smoothing > 0 and how in _REDUCTIONS and not target.is_floating_point()
+    is_lost = how == "none" and input.ndim <= 2
+    if rest or not (fixes or is_lost) or any(kwargs.get(old) is not None for old in ("size_average", "reduce")):
         return func(input, target, weight, *rest, **kwargs)
-    ignored, smoothing = kwargs.get("ignore_index", -100), kwargs.get("label_smoothing", 0.0)
+    reduction = _REDUCTIONS.index(how)
     if func is functional.nll_loss:
-        return nll_loss(input, target, weight, 0, ignored)
-    return cross_entropy_loss(input, target, weight, 0, ignored, smoothing)
+        return nll_loss(input, target, weight, reduction, ignored)
+    return cross_entropy_loss(input, target, weight, reduction, ignored, smoothing)
 
 
+_REDUCTIONS = ("none", "mean", "sum")
+"""In the order of torch's enumeration."""
 _LOSS = "(Tensor x, Tensor target, Tensor? weight, int reduction, int ignored"
 
 
 @torch.library.custom_op("kernelgen_reference::nll_loss", mutates_args=(), schema=f"{_LOSS}) -> Tensor")
 def nll_loss(x: Any, target: Any, weight: Any, reduction: int, ignored: int) -> Any:
-    return functional.nll_loss(x, target, weight, ignore_index=ignored, reduction="none")
+    return functional.nll_loss(x, target, weight, ignore_index=ignored, reduction=_REDUCTIONS[reduction])
 
 
 @torch.library.custom_op(
     "kernelgen_reference::cross_entropy_loss", mutates_args=(), schema=f"{_LOSS}, float smoothing) -> Tensor"
 )
 def cross_entropy_loss(x: Any, target: Any, weight: Any, reduction: int, ignored: int, smoothing: float) -> Any:
-    return functional.cross_entropy(
-        x, target, weight, ignore_index=ignored, reduction="none", label_smoothing=smoothing
-    )
+    how = _REDUCTIONS[reduction]
+    return functional.cross_entropy(x, target, weight, ignore_index=ignored, reduction=how, label_smoothing=smoothing)
 
 
-@nll_loss.register_fake
-def _(x: Any, target: Any, *_: Any) -> Any:
-    return x.new_empty(target.shape)
-
-
-@cross_entropy_loss.register_fake
-def _(x: Any, target: Any, *_: Any) -> Any:
-    return x.new_empty(target.shape)
+for _loss in (nll_loss, cross_entropy_loss):
+    _loss.register_fake(lambda x, target, _, reduction, *__: x.new_empty(() if reduction else target.shape))
 
 
 def _take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Any:

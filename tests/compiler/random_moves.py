@@ -96,6 +96,8 @@ CLASSES = [
     "F.cross_entropy({}, t, reduction=R)", "F.cross_entropy({}, t, reduction=R, label_smoothing=0.1)",
     "F.cross_entropy({}, t, reduction=R, ignore_index=0)", "F.nll_loss({}, t, reduction=R)",
     "F.nll_loss(torch.log_softmax({}, -1), t, reduction=R, ignore_index=1)",
+    "F.cross_entropy({}, t, c, reduction=R)", "F.cross_entropy({}, t, weight=c, reduction=R, label_smoothing=0.1)",
+    "F.nll_loss({}, t, c.abs(), reduction=R, ignore_index=0)",
 ]  # fmt: skip
 ROWS = ["F.triplet_margin_loss({}, y, z, reduction=R)", "F.cosine_similarity({}, y, dim=-1)"]
 
@@ -189,5 +191,5 @@ def losses(draw: st.DrawFn) -> Sample:
     each = "A B" if kind is PAIRS else "A"
     shape = each if how == "none" or "reduction" not in form else ""
     line = _fill(form, value).replace("reduction=R", f"reduction='{how}'")
-    inputs = {"x": "A B", "y": "A B", "z": "A B", "t": "A: int64 < B"}
+    inputs = {"x": "A B", "y": "A B", "z": "A B", "c": "B", "t": "A: int64 < B"}
     return _made(draw, [f"return {line}"], inputs, {"loss": shape}, known=[*SIZES, NONE] if kind is PAIRS else SIZES)

@@ -74,6 +74,15 @@ LOSSES = {
         "return F.nll_loss(x, t, reduction='none', ignore_index=1), F.cross_entropy(x, t, reduction='none')",
         {"x": "N D", "t": "N: int64 < D"}, {"out": "N", "other": "N"}, *SIZES,
     ),
+    "weighted": sample(
+        "m = F.cross_entropy(x, t, weight=w, label_smoothing=0.1, ignore_index=1)\n"
+        "return m, F.cross_entropy(x, t, w, reduction='none'), F.nll_loss(x, t, weight=w, reduction='sum')",
+        {"x": "N D", "w": "D", "t": "N: int64 < D"}, {"mean": "", "rows": "N", "total": ""}, *SIZES,
+    ),
+    "weighted and smoothed over planes": sample(
+        "return F.cross_entropy(x, t, weight=w, label_smoothing=0.05, reduction='none')",
+        {"x": "B D L", "w": "D", "t": "B L: int64 < D"}, {"out": "B L"}, *PLACES,
+    ),
 }  # fmt: skip
 ALL = {**WRITES, **MADE, **BOUNDS, **READ, **LOSSES}
 
