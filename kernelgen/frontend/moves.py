@@ -68,6 +68,41 @@ def select(b: Builder, c: Call) -> Ref:
     return b.index(x, c.shape, tuple(places))
 
 
+def in_slice(b: Builder, c: Call, whole: Ref, part: Ref) -> Ref:
+    """A tensor of which the slice that a call takes is something else."""
+    shape, new = b.node(whole).shape, b.node(part).shape
+    if shape == new:
+        return part
+    dim = c.get(1, "dim", 0) % len(shape)
+    if c.get(4, "step", 1) != 1:
+        raise Refused("an in-place write to a slice with a step (write it with torch.where or torch.stack)")
+    first, places = _first(c.get(2, "start") or 0, shape[dim]), axes(len(shape))
+    here, end = places[dim], ix.plus(first, ix.size(new[dim]))
+    places[dim] = ix.minus(here, first)
+    conditions = (ix.Condition(here, ">=", first), ix.Condition(here, "<", end))
+    fill = converted(0, b.node(part).dtype)
+    moved = b.index(part, shape, tuple(places), conditions, fill)
+    numbers = _numbers(b, shape, dim)
+    inside = b.map("lt", numbers, b.place((), end))
+    if first != ix.number(0):
+        inside = b.map("and", b.map("ge", numbers, b.place((), first)), inside)
+    return b.map("where", inside, moved, whole, dtype=b.node(part).dtype)
+
+
+def at_place(b: Builder, c: Call, whole: Ref, part: Ref) -> Ref:
+    """A tensor of which the place that a call selects is something else."""
+    shape = b.node(whole).shape
+    dim = c.args[1] % len(shape)
+    part = b.view("reshape", part, (*shape[:dim], (), *shape[dim + 1 :]))
+    is_there = b.map("eq", _numbers(b, shape, dim), b.place((), place(c.args[2], shape[dim])))
+    return b.map("where", is_there, part, whole, dtype=b.node(part).dtype)
+
+
+def _numbers(b: Builder, shape: tuple[Dim, ...], dim: int) -> Ref:
+    """0, 1, ... along a dimension."""
+    return b.place((shape[dim], *((),) * (len(shape) - dim - 1)), ix.axis(dim - len(shape)))
+
+
 def flip(b: Builder, c: Call) -> Ref:
     x: Ref = c.args[0]
     shape = b.node(x).shape

@@ -49,12 +49,15 @@ def lower_node(
         check_device(node)
         check_slice(spec, node, symbols)
         if is_unset(node):
-            if any(writes.is_by_index(user) for user in node.users):
+            if any(writes.is_by_index(user) or writes.is_part(user) for user in node.users):
                 b.note("what torch.empty made and nothing is written to is 0, which torch leaves open")
                 values[node] = b.full(converted(0, kind(meta.dtype)), dims(meta.shape, symbols), kind(meta.dtype))
             return
         overwrites = False
         if writes.written(node) is not None:
+            if writes.is_assigned_to_itself(node):
+                values[node] = values[node.args[0]]
+                return
             writes.check_write(node, spec)
             overwrites = writes.functional(node).split(".")[1] in writes.OVERWRITES
         first = meta[0] if isinstance(meta, list | tuple) else meta
@@ -69,8 +72,15 @@ def lower_node(
             kwargs = {k: _argument(v, values) for k, v in node.kwargs.items()}
             return Call(args, kwargs, shape, kind(first.dtype), dtype, shapes)
 
+        def taken(part: Any) -> Call:
+            args = tuple(_argument(a, values) for a in part.args)
+            return Call(args, dict(part.kwargs), shape, kind(first.dtype), dtype, shapes)
+
         result = _result(b, node, call, values, symbols)
-        values[node] = writes.as_stored(b, node, result) if writes.written(node) is not None else result
+        if writes.written(node) is not None:
+            result = writes.as_stored(b, node, result)
+            writes.write_back(b, node, result, values, taken)
+        values[node] = result
     except Refused as refusal:
         found = unsupported(spec, line_of(reference, node), named(str(refusal), symbols))
         found.condition = refusal.condition

@@ -50,7 +50,8 @@ class Rewrites(TorchFunctionMode):
         if func is torch.Tensor.__getitem__:
             return func(args[0], _with_tables(args[1], args[0].device))
         if func is torch.Tensor.contiguous and self.writes:
-            return torch.ops.aten.alias(func(*args, **(kwargs or {})))
+            made = func(*args, **(kwargs or {}))
+            return made.view(made.shape)
         if func in (torch.max_pool1d, functional.max_pool1d) and not (kwargs or {}).get("return_indices"):
             return _max_pool1d(*args, **{k: v for k, v in (kwargs or {}).items() if k != "return_indices"})
         if func is torch.cdist:

@@ -7,6 +7,7 @@ such uses, and else refused.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from kernelgen.frontend.constructors import number
 from kernelgen.frontend.export import kind
 from kernelgen.frontend.gathers import from_end
 from kernelgen.frontend.graph import Ref
+from kernelgen.frontend.moves import at_place, in_slice
 from kernelgen.frontend.rule import Call, Refused, Rule
 from kernelgen.frontend.scatters import masked_scatter, put_at
 from kernelgen.spec.model import OperatorSpec
@@ -78,13 +80,61 @@ def check_write(node: Any, spec: OperatorSpec) -> None:
     steps = zip(value.shape, value.stride(), strict=True)
     if any(type(step) is int and step == 0 and not (type(size) is int and size == 1) for size, step in steps):
         raise Refused("an in-place write to an expanded tensor")
-    later = [n for n in shared if any(position[u] > position[node] and _reads(u) for u in n.users)]
+    seen = parts_of(target)  # what lies in these is known after the write
+    later = [n for n in shared if n not in seen and any(position[u] > position[node] and _reads(u) for u in n.users)]
     later += [n for n in node.all_input_nodes if n is not target and n in shared]  # which torch may read too late
     if not later:
         return
     if _is_part(target, memory):
         raise Refused("an in-place write to part of a tensor (write it with torch.where or torch.cat)")
     raise Refused("an in-place write to a tensor of which a view is used afterwards (write to a clone())")
+
+
+_PLACED: dict[str, Callable[[Builder, Call, Ref, Ref], Ref]] = {
+    "aten.slice.Tensor": in_slice,
+    "aten.select.int": at_place,
+    "aten.alias.default": lambda b, c, whole, part: part,
+}
+"""What a tensor is whose part was written to, by how the part was taken."""
+
+
+def parts_of(target: Any) -> list[Any]:
+    """The tensors that the target of a write is a part of, a slice of a slice from the inside out; none where it is
+    taken otherwise."""
+    found: list[Any] = []
+    while str(target.target) in _PLACED:
+        target = target.args[0]
+        found.append(target)
+    return found
+
+
+def is_part(node: Any) -> bool:
+    return str(node.target) in _PLACED
+
+
+def write_back(b: Builder, node: Any, result: Ref, values: dict[Any, Any], call: Callable[[Any], Call]) -> None:
+    """What the tensors are, after a write, that its target is a part of. `call`: that of a node."""
+    part = written(node)
+    for whole in parts_of(part):
+        result = values[whole] = _PLACED[str(part.target)](b, call(part), values[whole], result)
+        part = whole
+
+
+def is_assigned_to_itself(node: Any) -> bool:
+    """Whether a copy writes what was just written there, as `y[0] += 1` assigns y[0] once more."""
+    if functional(node).split(".")[1] != "copy":
+        return False
+    source = node.args[1]
+    return source.op == "call_function" and written(source) is not None and _are_alike(written(source), node.args[0])
+
+
+def _are_alike(one: Any, other: Any) -> bool:
+    """Whether two nodes are the same part of one tensor."""
+    one, other = (x.args[0] if str(x.target) == "aten.alias.default" else x for x in (one, other))
+    if one is other:
+        return True
+    alike = str(one.target) == str(other.target) in _PLACED and one.args[1:] == other.args[1:]
+    return alike and one.kwargs == other.kwargs and _are_alike(one.args[0], other.args[0])
 
 
 def _reads(user: Any) -> bool:

@@ -124,6 +124,23 @@ def slices(draw: st.DrawFn) -> Sample:
 
 
 @st.composite
+def parts(draw: st.DrawFn) -> Sample:
+    """Writes to slices and places of what the reference made, one after the other."""
+    columns = draw(st.integers(2, 6))
+    lines = [f"y = {draw(st.sampled_from(['x * 2', 'torch.zeros_like(x)', 'x.clone()', '-x']))}"]
+    for _ in range(draw(st.integers(1, 3))):
+        start = draw(st.integers(0, columns - 1))
+        end, last = draw(st.integers(start + 1, columns)), draw(st.integers(1, columns))
+        part = draw(
+            st.sampled_from(["0", f":, {start}", f":, {start}:{end}", f":, -{last}:", f"..., :{end}", "-1:", "1:"])
+        )
+        value = draw(st.sampled_from(["= 0.5", "+= 1", "*= 0.5", f"= x[{part}]", f"= x[{part}].flip(-1) + 1", "-= w"]))
+        lines.append(f"y[{part}] {'= 3' if 'w' in value and ',' in part else value}")
+    after, shape = draw(st.sampled_from([("y", f"A {columns}"), ("y - x", f"A {columns}"), ("y.sum(-1)", "A")]))
+    return _made(draw, [*lines, f"return {after}"], {"x": f"A {columns}", "w": f"{columns}"}, {"made": shape})
+
+
+@st.composite
 def single_elements(draw: st.DrawFn) -> Sample:
     """Operands of one element joined with longer ones, beside reductions and scans."""
     flat = draw(st.booleans())

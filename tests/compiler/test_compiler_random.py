@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis.strategies import SearchStrategy
-from random_corners import beside_gathers, names, single_elements, slices, truths
+from random_corners import beside_gathers, names, parts, single_elements, slices, truths
 from random_moves import gathers, losses, moves, quantisation, windows
 from random_products import products
 from random_references import over_dimensions, pointwise, reductions, scans, scatters, selections
@@ -28,9 +28,9 @@ FAMILIES: dict[str, tuple[Callable[[], SearchStrategy[Sample]], int]] = {
     "reductions over any dimensions": (over_dimensions, 16), "selections": (selections, 5), "scatters": (scatters, 10),
     "moves": (moves, 34), "gathers": (gathers, 14), "windows": (windows, 10), "quantisation": (quantisation, 10),
     "losses": (losses, 18), "truth values": (truths, 12), "slices": (slices, 8), "single elements": (single_elements, 8),
-    "gathers beside broadcasts": (beside_gathers, 8), "names": (names, 10), "products": (products, 10),
+    "gathers beside broadcasts": (beside_gathers, 8), "names": (names, 10), "products": (products, 10), "writes to parts": (parts, 8),
 }  # fmt: skip
-"""What is drawn, and how many of each in a whole run: 264."""
+"""What is drawn, and how many of each in a whole run: 272."""
 PART = 10
 """Of so many one is drawn in a quick run."""
 MAY_REFUSE = {

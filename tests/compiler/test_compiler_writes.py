@@ -25,6 +25,12 @@ WRITES = {
     "over what was there": of_rows("y = torch.empty_like(x)\ny.copy_(w)\nz = torch.zeros_like(x).fill_(2)\nreturn y * z"),
     "on a diagonal": of_rows("y = x * 2\ny.fill_diagonal_(-3.0)\nreturn y + w", "N D: float32"),
     "zeroed": of_rows("y = x * 2\ny.zero_()\ny += x\nreturn y"),
+    "to slices": of_rows("y = torch.zeros_like(x)\ny[:, 1:] = x[:, :-1]\ny[:1] = 7\nreturn y"),
+    "to places": of_rows("y = x * 2\ny[:, 0] = w[:, -1]\ny[0] += 1\ny[..., -1].mul_(3)\nreturn y + y.sum(-1, keepdim=True)"),
+    "all of what was unset": of_rows("y = torch.empty_like(x)\ny[:, :1] = x[:, :1] * 2\ny[:, 1:] = 1\nreturn y"),
+    "truths a place ahead": of_rows(
+        "m = x > 0\nm[..., 1:] = m[..., :-1].clone()\nm[..., 0] = False\nreturn x.masked_fill(m, -1.0)"
+    ),
     "powers": of_rows("y = w.clone()\ny **= 2\nreturn y + x", "N D: float32"),
 }  # fmt: skip
 MADE = {
