@@ -7,7 +7,8 @@ import torch.nn.functional as F
 
 def reference(x, x_scale, weight, weight_scale):
     left = x.float() * x_scale.repeat_interleave(128, -1)
-    right = weight.float() * weight_scale.repeat_interleave(128, 0).repeat_interleave(128, 1)
+    scale = weight_scale.repeat_interleave(128, 0).repeat_interleave(128, 1)
+    right = weight.float() * scale
     return F.linear(left, right).to(torch.bfloat16)
 
 
