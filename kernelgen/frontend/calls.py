@@ -45,9 +45,19 @@ def any_call(b: Builder, node: Any, call: Call) -> Result:
     unknown = (torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
     if any(tag in node.target.tags for tag in unknown) or not node.all_input_nodes:
         raise Refused(f"{op}.{overload}")
-    own = isinstance(getattr(torch, op, None), types.BuiltinFunctionType)
-    text, operands = _written(b, node, call, f"torch.{op}" if own else f"torch.ops.aten.{op}")
+    text, operands = _written(b, node, call, _public(op))
     return _parts(b, node, call, operands, text, op.strip("_"))
+
+
+def _public(op: str) -> str:
+    """What a person calls an ATen operation: `torch.addmv`, or `torch.linalg.matrix_exp` for linalg_matrix_exp."""
+    import torch
+
+    module, _, name = op.partition("_")
+    inner = getattr(torch, module, None) if module in ("linalg", "fft", "special") else None
+    if isinstance(getattr(inner, name, None), types.BuiltinFunctionType):
+        return f"torch.{module}.{name}"
+    return f"torch.{op}" if isinstance(getattr(torch, op, None), types.BuiltinFunctionType) else f"torch.ops.aten.{op}"
 
 
 def torch_call(b: Builder, node: Any, call: Call) -> Result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,9 +39,14 @@ def number_of(b: Builder, expression: Any, symbols: dict[Any, Atom]) -> Arg:
         return b.map("div", *sides)
     if kind == "OpaqueUnaryFn_sqrt":
         return b.map("sqrt", *sides)
-    if kind in ("FloatPow", "Pow"):
+    if kind in ("FloatPow", "Pow") and not _is_rounded(expression.args[0]):
         return power(b, Call(tuple(sides), {}, (), "float", "float32"))
     raise Refused(f"the number {expression}")
+
+
+def _is_rounded(base: Any) -> bool:
+    """Whether float32 rounds a number, which a power by a size makes as many times more of."""
+    return bool(base.is_number) and ctypes.c_float(float(base)).value != float(base)
 
 
 def _size(b: Builder, expression: Any, symbols: dict[Any, Atom]) -> Arg:

@@ -65,6 +65,9 @@ CORNERS: dict[str, Sample] = {
         "return x / (x.shape[-1] - 1 + 0.5), x * (x.shape[-1] // 2 / 3), x.sum(-1) / (x.shape[-1] // 3 + 1.5)",
         X, {"a": "... D", "b": "... D", "c": "..."}, *SIZES,
     ),
+    "powers of sizes and by sizes": sample(
+        "return x * x.shape[-1] ** 0.25, x * 2.0 ** -(x.shape[-1] // 2)", X, {"a": "... D", "b": "... D"}, *SIZES,
+    ),
     "einsum of no product of matrices": sample(
         "return torch.einsum('abc,ac->cab', x, w), torch.einsum('abc->b', x), torch.einsum('abc,abc->ab', x, x * 2)",
         {"x": "A B C", "w": "A C"}, {"a": "C A B", "b": "B", "c": "A B"}, {"A": 3, "B": 5, "C": 2}, {"A": 1, "B": 1, "C": 4},
