@@ -39,7 +39,8 @@ def number_of(b: Builder, expression: Any, symbols: dict[Any, Atom]) -> Arg:
         return b.map("div", *sides)
     if kind == "OpaqueUnaryFn_sqrt":
         return b.map("sqrt", *sides)
-    if kind in ("FloatPow", "Pow") and not _is_rounded(expression.args[0]):
+    of_numbers = all(symbol in b.numbers for symbol in expression.free_symbols)
+    if kind in ("FloatPow", "Pow") and (of_numbers or not _is_rounded(expression.args[0])):
         return power(b, Call(tuple(sides), {}, (), "float", "float32"))
     raise Refused(f"the number {expression}")
 
