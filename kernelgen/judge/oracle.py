@@ -33,6 +33,7 @@ _LOWERING = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
 _CASTS = {torch.Tensor.to, torch.Tensor.type}
 
 
+_RMS_NORMS = {torch.rms_norm, torch.nn.functional.rms_norm}
 _GROUPED_MM = getattr(torch, "_grouped_mm", None)  # which F.grouped_mm calls, since torch 2.10
 
 
@@ -47,10 +48,19 @@ class _Raise(TorchFunctionMode):
             return torch.Tensor.double(args[0])
         if func is _GROUPED_MM:
             return _by_groups(*args, **(kwargs or {}))
+        if func in _RMS_NORMS:
+            args, kwargs = (), _with_eps(args, kwargs or {})
         raised = {k: _raise(v) for k, v in (kwargs or {}).items()}
         result = func(*(_raise(a) for a in args), **raised)
         narrow = func in _CASTS and any(x is torch.float8_e4m3fn for x in (*args, *(kwargs or {}).values()))
         return _in_float8_range(result) if narrow else result
+
+
+def _with_eps(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of torch.rms_norm, whose eps is by default that of the dtype in which it computes: float32's for
+    every dtype of a spec, where a float64 input would get a smaller one."""
+    given = {**dict(zip(("input", "normalized_shape", "weight", "eps"), args, strict=False)), **kwargs}
+    return given if given.get("eps") is not None else {**given, "eps": torch.finfo(torch.float32).eps}
 
 
 def _by_groups(x: torch.Tensor, matrices: torch.Tensor, *, offs: torch.Tensor, **_: Any) -> torch.Tensor:

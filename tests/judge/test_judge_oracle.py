@@ -596,3 +596,17 @@ def test_a_cast_on_the_way_may_round_or_not() -> None:
         operator = judge.Operator("op", kernel, rounded, rounded, (x,), (out,))
         report = judge.accuracy_case(operator, judge.Case({"A": 40}, {}), seed=1, seeds=1, distributions=("normal",))
         assert report.passed, report.message
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: F.rms_norm(x, (8,)), lambda x: torch.rms_norm(x, [8], eps=None), torch.nn.RMSNorm(8, elementwise_affine=False)],
+    ids=["function", "torch", "module"],
+)  # fmt: skip
+def test_an_eps_by_default_is_that_of_float32(function: object) -> None:
+    """A row of small numbers, in float64 normalised by the eps of that, is of another size."""
+    x = torch.full((1, 8), 1e-4)
+    (ref,) = oracle.in_float64(function, [x])  # type: ignore[arg-type]
+    exact = x.double() / torch.sqrt(x.double().square().mean(-1, keepdim=True) + torch.finfo(torch.float32).eps)
+    torch.testing.assert_close(ref, exact)
+    torch.testing.assert_close(function(x).double(), exact, rtol=1e-5, atol=0)  # type: ignore[operator]
