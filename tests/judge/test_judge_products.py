@@ -48,7 +48,7 @@ def product_kernel(
         w_at = w_ptr + read * stride_wb + ks[:, None] * stride_wk + columns[None, :] * stride_wn
         w = tl.load(w_at, mask=(ks[:, None] < K) & (columns[None, :] < N), other=0.0)
         if FAULT == "bfloat16":
-            x = x.to(tl.bfloat16).to(w.dtype)
+            x, w = x.to(tl.bfloat16).to(x.dtype), w.to(tl.bfloat16).to(w.dtype)
         if FAULT == "summed in float16":
             sums += tl.dot(x, w).to(tl.float16)
         else:
