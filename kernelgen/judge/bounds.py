@@ -10,7 +10,10 @@ largest element of the operator's terms if that is larger; g: the binade of r; E
 PyTorch, of the disturbed oracle and of the oracle whose calls of torch's round what lies in memory and sum as wrongly
 as honest ones may (contractions.py has the formula), or that is off by the worst order of its sums (0 where neither
 is), among elements up to binade g (at least POOL of them); f: the operator's tolerance_factor.
-docs/measuring.md gives the reasons.
+
+Integers and bools that floats decide pass if every one lies between the least and the greatest of what the oracle,
+PyTorch and the disturbed oracles have in its place (`beyond`), and if no more than f * K times as many differ from the
+oracle as of PyTorch or of the disturbed oracles together. docs/measuring.md gives the reasons.
 """
 
 from __future__ import annotations
@@ -76,7 +79,11 @@ class Tally:
     misplaced: int = 0
     """Elements whose NaN or infinity is not where PyTorch (or the oracle, rounded) has it."""
     differing: list[int] = field(default_factory=lambda: [0, 0, 0])
-    """For integers: elements that differ from the oracle in the candidate, PyTorch and the disturbed oracle."""
+    """For integers: elements that differ from the oracle in the candidate, PyTorch and the disturbed oracles."""
+    wrong: int = 0
+    """For integers: elements that are `beyond` what the oracles and PyTorch have."""
+    furthest: float = 0.0
+    """How far, at most."""
 
     def add(
         self,
@@ -115,8 +122,12 @@ class Tally:
         if not self.dtype.is_floating_point:
             for i, e in enumerate((error, eager_error, torch.maximum(probe, rounded))):
                 self.differing[i] += int((e != 0).sum())
-        beyond = torch.where(error > self._floor(ref), error, 0)
-        binade, errors = self._binade(ref), torch.stack([error, beyond, eager_error, probe, rounded])
+            away = beyond(got, (ref, eager, *probes, *stored))
+            self.wrong += int((away > 0).sum())
+            self.furthest = max(self.furthest, float(away.max()))
+            return
+        unexcused = torch.where(error > self._floor(ref), error, 0)
+        binade, errors = self._binade(ref), torch.stack([error, unexcused, eager_error, probe, rounded])
         if not bool(finite.all()):  # NaN and infinities speak for no element's error
             binade, errors = binade[finite], errors[:, finite]
         if binade.numel():
@@ -139,8 +150,6 @@ class Tally:
 
     def _floor(self, ref: torch.Tensor) -> torch.Tensor:
         """The error that is accepted whatever PyTorch's error is."""
-        if not self.dtype.is_floating_point:
-            return torch.zeros(ref.shape, dtype=torch.float64, device=ref.device)
         floor = self._ulps(ref).clamp_(min=_COMPUTE * self.scale)
         # results below the normal range may be flushed to zero, as GPUs do in fp32
         flushed = torch.finfo(self.dtype).tiny if self.dtype != torch.float16 else 0.0
@@ -178,13 +187,9 @@ class Tally:
         for binade in binades:
             pool = [self.groups[b] for b in binades if b <= max(binade, pooled)]
             eager, honest = max(g.eager for g in pool), max(max(BACKWARD * g.probe, g.stored) for g in pool)
-            bound = K * max(eager, honest)
-            if self.dtype.is_floating_point:
-                cap = max(CAP[d] for d in (self.dtype, *self.casts)) * max(
-                    math.ldexp(1.0, min(binade, 1023)), self.scale
-                )
-                bound = min(bound, max(cap, K * honest))
-            result[binade] = self.factor * bound
+            largest = max(math.ldexp(1.0, min(binade, 1023)), self.scale)
+            cap = max(CAP[d] for d in (self.dtype, *self.casts)) * largest
+            result[binade] = self.factor * min(K * max(eager, honest), max(cap, K * honest))
         return result
 
     @property
@@ -201,46 +206,74 @@ class Tally:
             if group.got > bound:
                 size = f"elements of about {math.ldexp(1.0, min(binade, 1023)):.0e}"
                 return f"error {group.got:.2e} over the bound {bound:.2e} for {size} (eager {group.eager:.2e})"
-        allowed = self.factor * K * max(self.differing[1:])
-        if self.differing[0] > allowed:
+        if self.wrong:
+            return f"{self.wrong} of {self.elements} integers are wrong (off by {self.furthest:g} at most)"
+        if self.differing[0] > self._may_differ:
             return f"{self.differing[0]} of {self.elements} integers differ (eager {self.differing[1]})"
         return ""
 
+    @property
+    def _may_differ(self) -> float:
+        """So many integers may differ from the oracle."""
+        return self.factor * K * max(self.differing[1:])
+
     def share(self) -> float:
         """The largest error over the bound of its element: 0 to 1 where the output is right."""
-        floating, shares = self.dtype.is_floating_point, [0.0]
+        if not self.dtype.is_floating_point:
+            return math.inf if self.wrong else _over(self.differing[0], self._may_differ)
+        shares = [0.0]
         for binade, bound in self.bounds().items():
             # within a binade all elements have one floor
             size = torch.tensor(math.ldexp(0.5, min(binade, 1023)), dtype=torch.float64)
-            shares.append(_over(self.groups[binade].most, max(bound, float(self._floor(size)) if floating else 0.0)))
-        if not floating:
-            shares.append(_over(self.differing[0], self.factor * K * max(self.differing[1:])))
+            shares.append(_over(self.groups[binade].most, max(bound, float(self._floor(size)))))
         return max(shares)
 
     def limits(self, ref: torch.Tensor) -> torch.Tensor:
-        """The largest error that each element may have, once all tiles are in."""
+        """The largest error that each float may have, once all tiles are in."""
         limit = self._floor(ref)
         binade = self._binade(ref)
         for which, bound in self.bounds().items():
             limit = torch.where(binade == which, limit.clamp(min=bound), limit)
         return limit
 
-    def rejects(self, other: torch.Tensor, eager: torch.Tensor, ref: torch.Tensor, limits: torch.Tensor) -> bool:
-        """Whether another result in the candidate's place would be wrong; `limits` are those of `ref`."""
-        if bool(misplaced(other, eager, ref).any()):
-            return True
-        error = _error(other, eager, ref)
-        if bool((error > limits).any()):
-            return True
-        differing = 0 if self.dtype.is_floating_point else int((error != 0).sum())
-        return differing > self.factor * K * max(self.differing[1:])
+    def rejects(
+        self,
+        other: torch.Tensor,
+        eager: torch.Tensor,
+        ref: torch.Tensor,
+        limits: torch.Tensor | None,
+        oracles: Sequence[torch.Tensor] = (),
+    ) -> bool:
+        """Whether another result in the candidate's place would be wrong. `limits`: those of `ref`, of floats;
+        `oracles`: of integers, the disturbed ones."""
+        if limits is None:
+            if bool((beyond(other, (ref, eager, *oracles)) > 0).any()):
+                return True
+            return int((other != ref).sum()) > self._may_differ
+        return bool(misplaced(other, eager, ref).any()) or bool((_error(other, eager, ref) > limits).any())
 
-    def score(self, got: torch.Tensor, eager: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
-        """Error over bound, element by element, once all tiles are in; infinite where NaN or infinity is misplaced."""
-        limit = self.limits(ref)
+    def score(
+        self, got: torch.Tensor, eager: torch.Tensor, ref: torch.Tensor, oracles: Sequence[torch.Tensor] = ()
+    ) -> torch.Tensor:
+        """Error over bound, element by element, once all tiles are in; infinite where NaN or infinity is misplaced. Of
+        integers how far each is `beyond`, and of those that are not their errors, below 1."""
         error = _error(got, eager, ref)
-        score = torch.where(error > 0, error / limit, 0.0)
+        if not self.dtype.is_floating_point:
+            return beyond(got, (ref, eager, *oracles)) + error / (1 + error)
+        score = torch.where(error > 0, error / self.limits(ref), 0.0)
         return torch.where(misplaced(got, eager, ref), math.inf, score)
+
+
+def beyond(got: torch.Tensor, allowed: Sequence[torch.Tensor]) -> torch.Tensor:
+    """How far each integer lies outside of what is allowed in its place, in float64 and at least 1; 0 between the least
+    and the greatest of these, and, where they are more than neighbours, up to half of what lies between them outside:
+    sums of what floats decide, such as counts, have any value near by."""
+    least, greatest = allowed[0], allowed[0]
+    for other in allowed[1:]:
+        least, greatest = torch.where(other < least, other, least), torch.where(other > greatest, other, greatest)
+    below, above = ((a.double() - b.double()).clamp(min=1.0) for a, b in ((least, got), (got, greatest)))
+    away = torch.where(got < least, below, torch.where(got > greatest, above, 0.0))
+    return torch.where(away > ((greatest.double() - least.double()) / 2).floor(), away, 0.0)
 
 
 def _over(error: float, bound: float) -> float:

@@ -60,6 +60,8 @@ class Measure:
     """Relative to a score, what the reference's own casts may move it by."""
     moves_inputs: bool = True
     """Whether disturbed oracles have other inputs as well."""
+    counted: Sequence[float] = ()
+    """By how many ulps of fp32 each step is off in each of the disturbed oracles for what is no float."""
 
     def exactly(self, taken: Taken) -> tuple[tuple[torch.Tensor, ...], list[Selection]]:
         heard = Selections(taken=taken)
@@ -112,7 +114,8 @@ class Oracle:
         """Disturbed oracles for what is no float: every kernel reads the same inputs, and what is equal is equal to all
         of them, so that x >= y differs from x > y."""
         if not self._counted:
-            noises = [Noise(self.measure.generator, alike=True, inputs=False) for _ in self.moved]
+            ulps = self.measure.counted
+            noises = [Noise(self.measure.generator, alike=True, inputs=False, ulps=u) for u in ulps]
             self._counted = [self.measure.disturbed(noise, self.taken)[0] for noise in noises]
         return [counted[output] for counted in self._counted]
 

@@ -101,10 +101,10 @@ class Suite:
             self.open.append(name)
 
 
-def bounded(tally: Tally, eager: torch.Tensor, ref: torch.Tensor) -> Reject:
-    """Whether a result is outside a tally's bound; all of the output must be in the tally."""
-    limits = tally.limits(ref)
-    return lambda other: tally.rejects(other, eager, ref, limits)
+def bounded(tally: Tally, eager: torch.Tensor, ref: torch.Tensor, oracles: Sequence[torch.Tensor]) -> Reject:
+    """Whether a result is outside a tally's bound; all of the output must be in the tally. `oracles`: disturbed."""
+    limits = tally.limits(ref) if ref.dtype.is_floating_point else None
+    return lambda other: tally.rejects(other, eager, ref, limits, oracles)
 
 
 def _mutants(

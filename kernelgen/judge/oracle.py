@@ -133,7 +133,7 @@ def as_tuple(result: Any) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class Noise:
-    """Moves elements by one ulp of fp32, up or down at random."""
+    """Moves elements by an ulp of fp32, or several, up or down at random."""
 
     generator: torch.Generator
     alike: bool = False
@@ -141,6 +141,7 @@ class Noise:
     out; where each moves on its own, differences between them show instead."""
     inputs: bool = True
     """Whether inputs are moved too, which every kernel reads as they are."""
+    ulps: float = 1.0
 
     def moved(self, x: torch.Tensor) -> torch.Tensor:
         where = self.generator.device  # a number that a call gives lies on the host
@@ -150,7 +151,8 @@ class Noise:
         else:
             drawn = torch.empty(x.shape, dtype=torch.bool, device=where).random_(0, 2, generator=self.generator)
             falls = drawn.to(x.device)
-        return x * torch.where(falls, 1 - PROBE, 1 + PROBE).double()
+        by = self.ulps * PROBE
+        return x * torch.where(falls, 1 - by, 1 + by).double()
 
 
 class _Disturb(EagerMode):
@@ -167,14 +169,18 @@ class _Disturb(EagerMode):
             with self:
                 return _steps().get(func, func)(*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
-        if func.overloadpacket.__name__.strip("_") in _SELECTING:
+        name = func.overloadpacket.__name__.strip("_")
+        if name in _SELECTING or (name in _ROUNDING and not kwargs):
             return result
         off = walks.error(func, args, kwargs or {}, result)
         result = result if off is None else result + off
         memory = {a.untyped_storage().data_ptr() for a in args if isinstance(a, torch.Tensor)}
         if isinstance(result, tuple | list):
             return type(result)(self._moved(x, memory) for x in result)
-        return self._moved(result, memory)
+        moved = self._moved(result, memory)
+        if moved is not result and name in _OF_INTEGERS and not self._noise.inputs:
+            return torch.where(_are_integers((*args, result)), result, moved)
+        return moved
 
     def _moved(self, x: Any, memory: set[int]) -> Any:
         if not isinstance(x, torch.Tensor) or x.dtype != torch.float64 or x.untyped_storage().data_ptr() in memory:
@@ -215,6 +221,24 @@ _SELECTING = frozenset([
     "slice_backward", "sort", "stack", "to_copy", "topk", "tril", "triu", "where", "zeros", "zeros_like",
 ])  # fmt: skip
 """Operations whose float results are some of their operands' elements, which no kernel computes."""
+
+
+_ROUNDING = frozenset(["ceil", "floor", "floor_divide", "heaviside", "round", "sign", "trunc"])
+"""Operations whose results are integers, which no kernel has otherwise; what it rounds may be off."""
+_OF_INTEGERS = frozenset(["add", "mul", "rsub", "sub"])
+"""Operations that give of integers the same in every kernel. What is cast to an integer afterwards would lose one where
+a disturbance takes from it."""
+_INTEGERS = 2.0**24
+"""Up to which float32 has all of them."""
+
+
+def _are_integers(operands: Sequence[Any]) -> torch.Tensor:
+    """Where all operands are integers that float32 has."""
+    found = torch.tensor(True)
+    for x in operands:
+        value = torch.as_tensor(x, dtype=torch.float64)
+        found = found.to(value.device) & (value.trunc() == value) & (value.abs() <= _INTEGERS)
+    return found
 
 
 def in_float64(

@@ -9,7 +9,7 @@ from functools import partial
 
 import torch
 
-from .bounds import CAP, POOL, K, Tally, misplaced
+from .bounds import BACKWARD, CAP, POOL, K, Tally, misplaced
 from .casts import decide, narrowed, rounding
 from .choices import Measure, Oracle, Part, remark, selected_alike, undoubted
 from .contractions import Errors, Pair
@@ -18,7 +18,7 @@ from .known import Known
 from .masks import drawn, hidden
 from .model import Case, Operator, Worst
 from .mutants import LARGEST, Reject, Suite, bounded
-from .oracle import Noise, Tiling, in_float64
+from .oracle import PROBE, Noise, Tiling, in_float64
 from .selections import Selection
 from .stored import Storing
 from .wrong_products import WRONG, Change, Wronged
@@ -41,6 +41,10 @@ _FAR = 0.9 * K
 """Sums are off by so many times what honest ones are in most of these, and what the result then differs by counts as so
 many times less: one that follows its sums evenly has the bound that it had, and one that jumps shows it. Less than K
 times, so that a jump leaves room for what is rounded after it."""
+_COUNTED = 32
+"""Disturbed oracles for integers that a candidate has otherwise than the first ones: of two neighbours that rounding
+decides between, each oracle has either, and that all have the same one is as likely as so many equal tosses of a coin.
+"""
 _MANY_DRAWS = 32
 """Of what sums of products are off by, for few elements of which these alone tell what is accepted."""
 _ROUNDING = 2.0**-24
@@ -131,7 +135,8 @@ def check(
         if run.mutants is None and not outcome.complaint and not outcome.selects:
             return outcome
     outcome = _held(run, casts, verbose, draws=1)
-    if outcome.complaint and (run.products or (outcome.bound_share <= _NEAR and _elements(run) <= _MANY)):
+    near = outcome.bound_share <= _NEAR and _elements(run) <= _MANY
+    if outcome.complaint and (run.products or near or _counts(run)):
         again = _held(replace(run, mutants=None), casts, verbose, draws=_AGAIN)
         return again if not again.complaint else outcome
     return outcome
@@ -143,7 +148,7 @@ def _held(run: _Run, casts: frozenset[torch.dtype], verbose: bool, *, draws: int
     operator, case = run.operator, run.case
     scale = _terms(operator, run.arguments)
     tallies = [Tally(case.dtype(t), operator.tolerance_factor, casts, scale=scale) for t in operator.outputs]
-    whole: list[torch.Tensor] = []
+    whole: list[Part] = []
     named: dict[int, Selection] = {}
     misnamed: dict[int, str] = {}
     undecided = [0] * len(operator.outputs)
@@ -163,14 +168,16 @@ def _held(run: _Run, casts: frozenset[torch.dtype], verbose: bool, *, draws: int
         selects.append(part.selects)
         tallies[i].add(part.got, part.eager, part.ref, part.probes, part.stored)
         if keep:
-            whole.append(part.ref)
+            whole.append(part)
 
     _tiles(run, visit, casts, draws=draws)
     if whole:
-        rejects = [bounded(t, e, ref) for t, e, ref in zip(tallies, run.eager, whole, strict=True)]
+        rejects = [
+            bounded(t, e, p.ref, (*p.probes, *p.stored)) for t, e, p in zip(tallies, run.eager, whole, strict=True)
+        ]
         for i, selection in named.items():
             rejects[i] = lambda other, s=selection: not bool(s.right(other).all())  # type: ignore[misc]
-        _mutate(run, whole, rejects, named)
+        _mutate(run, [part.ref for part in whole], rejects, named)
     complaints = [
         f"{t.name}{misnamed[i]}" if i in misnamed else f"{t.name}: {c}"
         for i, (t, tally) in enumerate(zip(operator.outputs, tallies, strict=True))
@@ -179,7 +186,7 @@ def _held(run: _Run, casts: frozenset[torch.dtype], verbose: bool, *, draws: int
     return Outcome(
         "; ".join(complaints),
         *_errors(tallies),
-        _worst(run, tallies, casts) if verbose or (draws and complaints) else None,
+        _worst(run, tallies, casts, draws) if verbose or (draws and complaints) else None,
         remark([t.name for t in operator.outputs], undecided, [t.elements for t in tallies]),
         any(selects) or not all(case.dtype(t).is_floating_point for t in operator.outputs),
         any(t.eager_is_far for t in tallies),
@@ -273,7 +280,8 @@ def _tiles(run: _Run, visit: Visit, casts: frozenset[torch.dtype], *, draws: int
             for outputs in (run.got, run.eager)
         )
         storing = _storing(run, _summed(run, probes, draws), generator, again=draws > 1) if draws else ()
-        measure = Measure(operator.pure, cut, generator, probes, storing, _nearly(casts), not run.rounds)
+        counted = _counted(run, probes, again=draws > 1)
+        measure = Measure(operator.pure, cut, generator, probes, storing, _nearly(casts), not run.rounds, counted)
         oracle = selected_alike(measure, gots, eagers)
         stored = [_as_near(s, oracle.refs, how) for s, how in zip(oracle.stored, storing, strict=True)]
         stored += _other_way(operator, cut, storing, oracle.refs)
@@ -307,6 +315,22 @@ def _probes(run: _Run) -> int:
         return 0
     enough = 2**10 if _elements(run) > _MANY else 2**17
     return min(_PROBES, max(2, enough // max(_results(run), 1)))
+
+
+def _counts(run: _Run) -> bool:
+    """Whether floats decide what integers or bools some output has."""
+    return bool(_probes(run)) and not all(x.dtype.is_floating_point for x in run.eager)
+
+
+def _counted(run: _Run, probes: int, *, again: bool) -> list[float]:
+    """By how many ulps of fp32 each step is off in each oracle that is disturbed for integers: by all that is accepted
+    of a float. What decides for a candidate once more may be of the inputs' dtype, as PyTorch's own steps are."""
+    accepted = K * BACKWARD * run.operator.tolerance_factor
+    if not again or not probes:
+        return [accepted] * probes
+    narrow = [torch.finfo(x.dtype).eps / PROBE for x in run.arguments if x.dtype.is_floating_point]
+    steps = [max(narrow)] * _PROBES if max(narrow, default=1.0) > 1.0 else []
+    return [accepted] * _COUNTED + steps
 
 
 def _summed(run: _Run, probes: int, draws: int) -> int:
@@ -516,8 +540,9 @@ def _settled(
     return torch.where(undecided & doubtful, got.to(ref.dtype), ref)
 
 
-def _worst(run: _Run, tallies: Sequence[Tally], casts: frozenset[torch.dtype]) -> Worst | None:
-    """The element whose error is largest in terms of its bound: a second pass, only where it is shown."""
+def _worst(run: _Run, tallies: Sequence[Tally], casts: frozenset[torch.dtype], draws: int) -> Worst | None:
+    """The element whose error is largest in terms of its bound: a second pass, only where it is shown. Of floats the
+    tallies know the bound; integers are held to the oracles once more, drawn from the same seed."""
     tiling = Tiling(run.operator, run.case)
     found: list[tuple[float, Worst]] = []
 
@@ -527,7 +552,7 @@ def _worst(run: _Run, tallies: Sequence[Tally], casts: frozenset[torch.dtype]) -
             return
         if part.selection is not None:
             got = part.selection.settled(got)
-        score = tallies[part.output].score(got, eager, ref).reshape(-1)
+        score = tallies[part.output].score(got, eager, ref, (*part.probes, *part.stored)).reshape(-1)
         place = int(score.argmax())
         if not found or float(score[place]) > found[-1][0]:
             tensor = run.operator.outputs[part.output]
@@ -536,7 +561,7 @@ def _worst(run: _Run, tallies: Sequence[Tally], casts: frozenset[torch.dtype]) -
             worst = Worst(tensor.name, at, float(ref[local]), float(got[local]), float(eager[local]))
             found.append((float(score[place]), worst))
 
-    _tiles(run, visit, casts, draws=0)
+    _tiles(run, visit, casts, draws=draws if _counts(run) else 0)
     return found[-1][1] if found else None
 
 
