@@ -76,9 +76,9 @@ def groups(
         best = search.best(part or rest, stored, limit)
         if best is None:
             raise search.refused[min(search.refused)] if search.refused else UnsupportedError([])
-        limit -= best[0]
         # the last kernel of a part may be one with what comes after it
         made = best[1] if part is None or len(best[1]) == 1 else best[1][:-1]
+        limit -= best[0] if made == best[1] else 0
         written = {i for group in made for i in group.outputs}
         rest = Group(tuple(i for i in rest.outputs if i not in written)) if part else Group(())
         stored |= {i for group in made for i in group.left}

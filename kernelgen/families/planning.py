@@ -132,10 +132,12 @@ def _of_whole_products(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...])
 def _lowered(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> OnePlan:
     """The plan of a graph by one kernel where a family takes a form of it, else by several: of the first form that
     families take the parts of, or of one that costs less, where values of that are written only to be read."""
-    forms = (graph,) if calls.has_calls(graph) else tuple(_forms(graph))
-    for form in () if calls.has_calls(graph) else forms:
-        with suppress(UnsupportedError):
-            return _one_kernel(spec, form, notes)
+    forms: tuple[Graph, ...] = (graph,)
+    if not calls.has_calls(graph):
+        forms = tuple(_forms(graph))
+        for form in forms:
+            with suppress(UnsupportedError):
+                return _one_kernel(spec, form, notes)
     cases = spec.performance or (large(spec),)
     found: StepsPlan | None = None
     refused: list[UnsupportedError] = []
