@@ -21,14 +21,14 @@ REFERENCE_ARCH = "sm_90"
 """The device whose peaks the roofline is drawn for; the text names it."""
 
 MEANINGS = {
-    "grid_config": "how rows and columns are spread over programs; which variant of the family serves which rows",
+    "grid_config": "how rows and columns map to programs; which variant of the family runs for which rows",
     "block_size": "how many elements a program handles at once",
-    "warp_stage": "warps a program, and blocks loaded ahead in loops",
-    "memory_access": "how the caches treat what is read and written once",
-    "data_reuse": "what a program keeps in registers or caches from one tile or walk to the next",
+    "warp_stage": "warps per program, and pipeline stages of loops",
+    "memory_access": "cache hints for data that is read or written once",
+    "data_reuse": "what a program keeps in registers or caches between tiles or passes",
     "tune": "every variant with every value of its schedule is searched",
     "llm": "a language model may write the kernel, which is checked and judged like any other",
-    "dynamic_shape": "one schedule for each class of sizes where one for all would lose",
+    "dynamic_shape": "one schedule per class of sizes, where a single one would be slower",
 }
 
 
@@ -40,19 +40,17 @@ def step_notes(plan: Plan) -> tuple[str, ...]:
         return ()
     cases = [step_works(plan, case) for case in plan.spec.performance or plan.spec.accuracy]
     between = dict.fromkeys(t.name for k in plan.kernels for t in k.spec.inputs if t.name not in _given(plan.spec))
-    several = f"no family takes all of it: there are {len(plan.kernels)} kernels"
+    several = f"split into {len(plan.kernels)} kernels"
     if between:
-        several += f", and {', '.join(between)} {'lie' if len(between) > 1 else 'lies'} in memory between them"
+        several += f"; {', '.join(between)} {'go' if len(between) > 1 else 'goes'} through global memory"
     lines = [
-        f"a call of torch's computes {step.result.name}, since no family takes {step.function}: "
+        f"{step.result.name} stays {step.function}, which no family takes: "
         f"{_share(cases, i, 0)} of the bytes, {_share(cases, i, 1)} of the operations"
         for i, step in enumerate(plan.working)
         if isinstance(step, TorchCall)
     ]
     made = ", ".join(t.name for t in plan.main.spec.outputs)
-    tuned = (
-        f"of the kernels, the one that computes {made} moves the most bytes and is tuned; all run one after the other"
-    )
+    tuned = f"the kernel that computes {made} moves the most bytes and is the one that is tuned; all run in sequence"
     if not plan.calls:
         return (several, tuned) if len(plan.kernels) > 1 else ()
     return (*lines, tuned if len(plan.kernels) > 1 else "the kernel alone is tuned")
@@ -195,7 +193,7 @@ def _written_by_a_model(plan: WrittenPlan) -> dict[str, Any]:
         "time": "not derived: no family has lowered the reference",
         "operations": None,
         "flow": [f"{inputs}: read at least once", f"{outputs}: written at least once"],
-        "variants": [(CUSTOM, "whatever the language model wrote; the head of the kernel's file says it in its words")],
+        "variants": [(CUSTOM, "written by a language model; the head of the kernel's file describes it")],
     }
 
 
@@ -203,14 +201,14 @@ def _tensor(plan: Plan, tensor: TensorSpec) -> dict[str, str]:
     kinds = dict(plan.spec.dtypes).get(tensor.dtype, (tensor.dtype,))
     if tensor.role in (SCALAR, OPTION):
         values = " or ".join(map(repr, tensor.values)) or f"any {tensor.kind}"
-        reads = f"{values}; {tensor.default!r} where a call gives none"
+        reads = f"{values}; default {tensor.default!r}"
         return {"name": tensor.name, "shape": "", "dtypes": tensor.kind, "reads": reads}
     reads = "shape, dtype and device only" if tensor.role == "like" else "elements"
     return {
         "name": tensor.name,
         "shape": f"[{', '.join(map(str, tensor.shape))}]",
         "dtypes": ", ".join(kinds),
-        "reads": f"{reads}, or left out" if tensor.optional else reads,
+        "reads": f"{reads}, optional" if tensor.optional else reads,
     }
 
 
@@ -269,7 +267,7 @@ def _bound_of_calls(works: list[tuple[Case, Work]], facts: Peaks) -> str:
     if not shares:
         return ""
     shown = f"{min(shares)} %" if min(shares) == max(shares) else f"{min(shares)} to {max(shares)} %"
-    return f"Torch's calls have {shown} of the floor, the kernels the rest."
+    return f"Torch's calls take {shown} of the lower bound, the kernels the rest."
 
 
 def _flow(plan: LoweredPlan) -> list[str]:
@@ -281,10 +279,10 @@ def _flow(plan: LoweredPlan) -> list[str]:
         return list(dict.fromkeys(line for one in plan.alternatives for line in _flow(one.plan)))
     body = body_of(plan)
     names = {
-        FULL: "once an element",
-        ROW: "once a row",
-        COLUMN: "once a column, and again for every program",
-        "scalar": "once a program",
+        FULL: "once per element",
+        ROW: "once per row",
+        COLUMN: "once per column, and again in every program",
+        "scalar": "once per program",
     }
     lines = []
     for access in body.layout.accesses:
@@ -301,7 +299,7 @@ def _flow(plan: LoweredPlan) -> list[str]:
         lines.append(f"each row is reduced to {', '.join(f'`{r}`' for r in reductions)} in float32")
     scans = [body.names.of[i] for i, v in enumerate(body.lowered.values) if v.op in SCANS]
     if scans:
-        exponents = ", products of floats with exponents of their own" if has_products(body) else ""
+        exponents = ", float products with separate exponents" if has_products(body) else ""
         arithmetic = f"sums and products in float32 or int64{exponents}"
         lines.append(f"{', '.join(f'`{s}`' for s in scans)} run along each row, {arithmetic}")
     stored = Counter(o.name for o in body.lowered.outputs)
@@ -314,13 +312,13 @@ def _of_tiles(body: Body, access: Access) -> str:
     indices = {index for index, _ in access.terms}
     along = {e.name for e in body.layout.extents for run in e.runs if run.index in indices}
     if "k" in along:
-        return "once for every tile of columns" if "m" in along else "once for every tile of rows"
-    return "once an element of the result" if {"m", "n"} <= along else "once a tile of the result"
+        return "once per tile of columns" if "m" in along else "once per tile of rows"
+    return "once per element of the result" if {"m", "n"} <= along else "once per tile of the result"
 
 
 def _reads(call: TorchCall) -> str:
     read = ", ".join(f"`{o.tensor.name}`" for o in call.operands)
-    how = "the same memory seen otherwise" if call.is_view else f"`{call.function}` in torch"
+    how = "a view of the same memory" if call.is_view else f"`{call.function}` in torch"
     return f"{read} to `{call.result.name}`: {how}"
 
 

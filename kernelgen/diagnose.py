@@ -303,7 +303,7 @@ def _units(counters: Counters) -> list[Figure]:
 def _buffered(name: str, facts: StaticFacts, compiled: str) -> list[Figure]:
     """The figures of a kernel whose programs fill and empty buffers of their own."""
     return [
-        (f"{name}programs, tiles a program", f"{_programs(facts)}, {facts.waves:.2f}", compiled),
+        (f"{name}programs, tiles per program", f"{_programs(facts)}, {facts.waves:.2f}", compiled),
         (f"{name}buffer", f"{facts.buffer_bytes} B, {_percent(facts.buffer_share)}", compiled),
         (f"{name}copies beside arithmetic", "yes" if facts.overlapped else "no", compiled),
         (f"{name}done element by element", str(facts.element_wise), compiled),

@@ -73,7 +73,7 @@ def triton_source(plan: Plan) -> str:
 def _written(spec: OperatorSpec) -> list[str]:
     given = list(spec.written)
     names = " and ".join(filter(None, [", ".join(given[:-1]), *given[-1:]]))
-    return [f"writes into {names}, which no other input may share memory with"] if given else []
+    return [f"writes into {names}, which must not share memory with any other input"] if given else []
 
 
 def _sequence(plan: StepsPlan | ChoicesPlan) -> dict[str, Any]:

@@ -218,14 +218,18 @@ reference: |
         (
             [0, 3, 2, 8],
             [0],
-            "op: ends must begin with 0, never fall and end at x.shape[0], 8, got [0, 3, 2, 8], ending with [8]",
+            "op: ends must begin with 0, be non-decreasing and end at x.shape[0], 8, got [0, 3, 2, 8], ending with [8]",
         ),
         (
             [0, 3, 7],
             [0],
-            "op: ends must begin with 0, never fall and end at x.shape[0], 8, got [0, 3, 7], ending with [7]",
+            "op: ends must begin with 0, be non-decreasing and end at x.shape[0], 8, got [0, 3, 7], ending with [7]",
         ),
-        ([1, 8], [0], "op: ends must begin with 0, never fall and end at x.shape[0], 8, got [1, 8], ending with [8]"),
+        (
+            [1, 8],
+            [0],
+            "op: ends must begin with 0, be non-decreasing and end at x.shape[0], 8, got [1, 8], ending with [8]",
+        ),
         ([0, 8], [3, 8], "op: i must hold indices from 0 and below x.shape[0], 8, got 3 to 8"),
         ([0, 8], [-1], "op: i must hold indices from 0 and below x.shape[0], 8, got -1 to -1"),
     ],

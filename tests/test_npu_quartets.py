@@ -135,7 +135,7 @@ def test_what_the_rows_leave_is_reduced_by_one_program() -> None:
     assert 4 * 4 * row.schedule.int("BLOCK_SIZE_N") * 2 <= 196608  # two loads with two buffers and two accumulators
     source = render.triton_source(plan)
     finish = source.partition("def cross_entropy_finish_kernel(")[2].partition("@")[0]
-    assert "# one program reduces what the kernel before left for every row\n    loss_sum_acc" in finish
+    assert "# one program reduces the per-row results of the previous kernel\n    loss_sum_acc" in finish
     assert "count_acc += row_counts" in finish
     assert "cross_entropy_finish_kernel[(1,)](" in source
     assert "grid = (max(min(M, num_cores()), 1),)" in source

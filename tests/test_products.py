@@ -85,5 +85,5 @@ def test_the_matmul_family_says_what_it_multiplies() -> None:
     files = render.quartet(made)
     assert 'multiplied="T"' in files["linear_softmax_accuracy.py"]
     assert "| time | O(M × N × K)" in files["definition.md"]
-    assert "`weight` is read once for every tile of rows" in files["definition.md"]
-    assert "`bias` is read once a tile" in files["definition.md"]
+    assert "`weight` is read once per tile of rows" in files["definition.md"]
+    assert "`bias` is read once per tile" in files["definition.md"]

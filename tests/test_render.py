@@ -39,6 +39,7 @@ from kernelgen.spec import load_spec, parse_spec, shipped_specs
 SPECS = {path.stem: path for path in shipped_specs()}
 OTHERS = Path(__file__).parent / "specs"
 GOLDEN = Path(__file__).parent / "golden"
+OPERATORS = Path(__file__).parent.parent / "operators"
 
 
 @cache
@@ -311,7 +312,7 @@ def test_a_table_of_several_sizes_is_printed_with_a_column_for_each(name: str, t
     assert ruff(tmp_path, "format", "--isolated", "--diff", "-q") == ""
     if name != "softmax":
         return
-    table = text[text.index("# The most bytes of a row and rows that a line serves (None: any)") :]
+    table = text[text.index("# Each entry: maximum bytes of a row and rows (None: no limit)") :]
     scope = {f"softmax_{kind}kernel": kind for kind in ("", "row_", "looped_")}
     exec(table[: table.index("def check_inputs")], scope)
     pick = scope["pick_schedule"]
@@ -322,3 +323,15 @@ def test_a_table_of_several_sizes_is_printed_with_a_column_for_each(name: str, t
         assert pick(row_bytes, rows)[1]["num_warps"] == chosen["num_warps"]
         assert pick(row_bytes, rows)[1].get("BLOCK_SIZE_N") == chosen.get("BLOCK_SIZE_N")
     assert "kernel, options = pick_schedule(N * out.element_size(), M)" in text
+
+
+ODD = re.compile(
+    r"\bwalks\b|\bwalked in\b|\bwalk (it|them)\b|naming what|what lies|a line serves|one after the other|held against|"
+    r"\b(rows?|columns|once) a (program|row|thread|call)\b|never changes|whatever order|so often"
+)
+"""What a reviewer of a kernel has to decode, with the field's word for it: loops over, raises if, global memory, per."""
+
+
+def test_generated_text_has_the_terms_of_the_field() -> None:
+    files = [p for name in ("*.py", "definition.md") for p in (*OPERATORS.rglob(name), *GOLDEN.glob(name))]
+    assert {f"{p}: {odd[0]}" for p in files if (odd := ODD.search(p.read_text("utf-8")))} == set()

@@ -13,7 +13,7 @@ from kernelgen.families.line import fit
 from kernelgen.tile import ir
 
 _WORDS = re.compile(r"(?<![\w.])[A-Za-z]\w*")
-_LOST = "# what rounding takes from the sums, which many additions would show"
+_LOST = "# accumulated rounding error of the sums (compensated summation)"
 
 
 def body(scatter: ir.Scatter, indent: int, helpers: dict[str, None]) -> list[str]:
@@ -68,7 +68,7 @@ def _stored(s: ir.Scatter, offsets: str) -> str:
 
 def _histogram(s: ir.Scatter) -> list[str]:
     return [
-        "# a program counts its part in registers",
+        "# histogram of TILES blocks per program, in registers",
         "first = tl.program_id(0).to(tl.int64) * (TILES * BLOCK_SIZE)",
         f"counts = tl.zeros([{s.slots}], tl.int32)",
         "for tile in range(TILES):",
@@ -77,7 +77,7 @@ def _histogram(s: ir.Scatter) -> list[str]:
         f"    is_bin = {s.index} >= 0",
         f"    is_bin &= {s.index} < {s.size}",
         f"    counts += tl.histogram({s.index}.to(tl.int32), {s.slots}, mask=is_bin)",
-        "# integer atomics come to the same sums in whatever order",
+        "# integer atomics: the sums do not depend on their order",
         *_quoted(s),
         f"bins = tl.arange(0, {s.slots})",
         f'tl.atomic_add({s.out}_ptr + bins, counts.to(tl.int64), mask=counts > 0, sem="relaxed")',
@@ -88,7 +88,7 @@ def _count_by_atomics(s: ir.Scatter) -> list[str]:
     return [
         "offsets = tl.program_id(0).to(tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)",
         f"{s.index} = tl.load({s.index}_ptr + offsets, mask=offsets < N, other=-1)",
-        "# integer atomics come to the same sums in whatever order",
+        "# integer atomics: the sums do not depend on their order",
         *_quoted(s),
         f"is_bin = {s.index} >= 0",
         f"is_bin &= {s.index} < {s.size}",
@@ -107,7 +107,7 @@ def _owners(s: ir.Scatter) -> list[str]:
             "        lost += tl.where(is_named, error, 0.0)",
         ]
     return [
-        "# a program owns a tile of the result, and adds to it in the order of the index",
+        "# one tile of the result per program, added to in the order of the index",
         "num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)",
         "first = (tl.program_id(0) // num_tiles_n).to(tl.int64) * BLOCK_SIZE_V",
         "rows = first + tl.arange(0, BLOCK_SIZE_V)",
@@ -149,8 +149,8 @@ def _atomic(s: ir.Scatter, pointers: str, place: str) -> str:
 
 def _taken(s: ir.Scatter, what: str) -> str:
     if s.counts or s.atomic == "max":
-        return f"# integer atomics come to the same in whatever order; a program takes {what}"
-    return f"# a program adds {what}, in whatever order atomics come"
+        return f"# {what} per program; integer atomics: the result does not depend on their order"
+    return f"# {what} per program, added by atomics in no fixed order"
 
 
 def _atomics(s: ir.Scatter) -> list[str]:
@@ -166,9 +166,9 @@ def _atomics(s: ir.Scatter) -> list[str]:
 
 def _atomic_rows(s: ir.Scatter) -> list[str]:
     return [
-        "# a program owns rows, and adds to them in whatever order atomics come",
+        "# BLOCK_SIZE_M rows per program, added to by atomics in no fixed order",
         *_own_rows(s),
-        "# other threads add to the rows than started them",
+        "# threads add to elements that other threads initialized",
         "tl.debug_barrier()",
         "for start in range(0, N, BLOCK_SIZE_N):",
         "    cols = start + tl.arange(0, BLOCK_SIZE_N)",
@@ -239,21 +239,21 @@ def _blocks(s: ir.Scatter) -> list[str]:
     if s.from_end:
         own = f"tl.where(next_{index} < 0, next_{index} + {size}, next_{index})"
     return [
-        "# a program owns rows that scatter on their own",
+        "# BLOCK_SIZE_M rows per program, each scattered on its own",
         *_own_rows(s),
         f"cols = {lanes}",
         *read,
-        *(["# other threads read the rows than started them", "tl.debug_barrier()"] if s.starts_itself else []),
+        *(["# threads read elements that other threads initialized", "tl.debug_barrier()"] if s.starts_itself else []),
         "for start in range(BLOCK_SIZE_N, N + BLOCK_SIZE_N, BLOCK_SIZE_N):",
         f"    {index} = {own}",
         f"    {source} = next_{source}{_wide(s, source)}",
-        "    # the next block is on its way while this one is added",
+        "    # prefetch the next block while this one is added",
         f"    cols = start + {lanes}",
         *_indented(read, 4),
         f"    is_place = {index} >= 0",
         f"    is_place &= {index} < {size}",
         f"    place = tl.where(is_place, {index}, -1).to(tl.int32)",
-        "    # all that name a place come to the sum of what the block adds there, and store the same",
+        "    # every lane that names a place has the block's total for it: all store the same value",
         "    is_same = place[:, :, None] == place[:, None, :]",
         f"    total = tl.sum(tl.where(is_same, {source}[:, :, None], {_zero(s)}), axis=1)",
         f"    pointers = {pointers}",
@@ -261,7 +261,7 @@ def _blocks(s: ir.Scatter) -> list[str]:
         f"    {out} = tl.load(pointers, mask=is_place) + total",
         "    tl.debug_barrier()",
         f"    tl.store(pointers, {out}, mask=is_place)",
-        "    # the next block reads what this one wrote",
+        "    # the next block reads what this one stored",
         "    tl.debug_barrier()",
     ]
 
@@ -276,20 +276,20 @@ def _columns() -> list[str]:
 def _buckets(s: ir.Scatter) -> list[str]:
     wide = "" if s.is_long else ".to(tl.int64)"  # times the places of a bucket it may pass 2**31
     return [
-        "# a program puts places into the buckets of their rows, in whatever order atomics come",
+        "# puts the places of the index into the buckets of their rows, in no fixed order",
         "places = tl.program_id(0) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)",
         f"{s.index} = tl.load({s.index}_ptr + places, mask=places < M, other=-1){wide}",
         f"is_row = {s.index} >= 0",
         f"is_row &= {s.index} < {s.size}",
         f'slot = tl.atomic_add(counts_ptr + {s.index}, 1, mask=is_row, sem="relaxed")',
-        "# what a bucket does not hold is counted only",
+        "# places that overflow a bucket are only counted",
         f"tl.store(buckets_ptr + {s.index} * SLOTS + slot, places, mask=is_row & (slot < SLOTS))",
     ]
 
 
 def _bucket_sums(s: ir.Scatter) -> list[str]:
     return [
-        "# a program adds up columns of a row, in the order of the index",
+        "# one tile of columns of one row per program, summed in the order of the index",
         "num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)",
         "row = (tl.program_id(0) // num_tiles_n).to(tl.int64)",
         *_columns(),
@@ -299,7 +299,7 @@ def _bucket_sums(s: ir.Scatter) -> list[str]:
         "if count <= SLOTS:",
         "    slots = tl.arange(0, SLOTS)",
         "    places = tl.load(buckets_ptr + row * SLOTS + slots, mask=slots < count, other=M)",
-        "    # the bucket was filled in whatever order: a place's rank is how many are before it",
+        "    # buckets are unsorted: the rank of a place is the number of smaller ones",
         "    rank = tl.sum((places[None, :] < places[:, None]).to(tl.int32), axis=1)",
         f"    {_ranked(s, 'count')}",
         f"    {_stored(s, 'row * N + cols')}",
@@ -308,12 +308,12 @@ def _bucket_sums(s: ir.Scatter) -> list[str]:
 
 def _bucket_rest(s: ir.Scatter) -> list[str]:
     return [
-        "# rows with more places than a bucket holds, which are few, look for these in the index itself",
+        "# the few rows whose bucket overflowed search the whole index",
         "num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)",
         f"num_parts = tl.cdiv({s.size}, BLOCK_SIZE_V)",
         "part = tl.program_id(0) // num_tiles_n",
         *_columns(),
-        "# neighbours, which are often named alike, are left to other programs",
+        "# rows are strided across programs, since adjacent ones are often equally frequent",
         "rows = part + tl.arange(0, BLOCK_SIZE_V) * num_parts",
         f"counts = tl.load(counts_ptr + rows, mask=rows < {s.size}, other=0)",
         "if tl.max(counts) > SLOTS:",
@@ -343,11 +343,11 @@ def _lists(s: ir.Scatter) -> list[str]:
     index = s.index
     read = f"{index} = tl.load({index}_ptr + places, mask=places < M, other=-1)"
     return [
-        "# a program lists the places that name its part of the result, in the order of the index",
+        "# lists the places that name BLOCK_SIZE_V rows of the result, in the order of the index",
         "part = tl.program_id(0).to(tl.int64)",
         "first = part * BLOCK_SIZE_V",
         "lanes = tl.arange(0, BLOCK_SIZE_M)",
-        "# the lists of the parts before it come first",
+        "# this list starts after those of the preceding parts",
         "before = tl.zeros([BLOCK_SIZE_M], tl.int32)",
         "for start in range(0, M, BLOCK_SIZE_M):",
         "    places = start + lanes",
@@ -364,7 +364,7 @@ def _lists(s: ir.Scatter) -> list[str]:
         f"    is_own = {index} >= first",
         f"    is_own &= {index} < first + BLOCK_SIZE_V",
         "    rank = tl.cumsum(is_own.to(tl.int32), axis=0)",
-        "    # a number for the place and the row within the part",
+        "    # packs the place and the row within the part",
         f"    number = places.to(tl.int64) * BLOCK_SIZE_V + ({index} - first)",
         "    tl.store(listed_ptr + end + rank - 1, number, mask=is_own)",
         "    end += tl.sum(is_own.to(tl.int32), axis=0)",
@@ -377,7 +377,7 @@ def _list_sums(s: ir.Scatter) -> list[str]:
     if s.is_float:
         added = [f"        {s.out}, error = _two_sum({s.out}, {s.source})", "        lost += error"]
     return [
-        "# a program adds up columns of a row, in the order of its part's list",
+        "# one tile of columns of one row per program, summed in the order of its part's list",
         "num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)",
         "row = (tl.program_id(0) // num_tiles_n).to(tl.int64)",
         *_columns(),

@@ -47,7 +47,7 @@ class Printer:
     def source(self) -> str:
         """The function, from its decorator on, without a line break at its end."""
         arguments = [f"    {a.name}," for a in self.kernel.arguments]
-        remark = {"N": "  # a kernel for every row length"}
+        remark = {"N": "  # compiled for each row length"}
         constexprs = [f"    {name}: tl.constexpr,{remark.get(name, '')}" for name, _ in self.kernel.constexprs]
         body = self.block(self.kernel.body, 4)
         return "\n".join([self.decorator(), f"def {self.kernel.name}(", *arguments, *constexprs, "):", *body])
@@ -55,7 +55,7 @@ class Printer:
     def decorator(self) -> str:
         if not self.kernel.unaligned:
             return "@triton.jit"
-        why = "# a thread that took several columns would leave gaps between what its neighbours read\n"
+        why = "# with several columns per thread, loads of adjacent threads would not coalesce\n"
         names = [f'"{name}"' for name in self.kernel.unaligned]
         said = f"do_not_specialize_on_alignment=[{', '.join(names)}]"
         if len(said) + 4 > LINE:

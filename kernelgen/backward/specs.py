@@ -167,7 +167,7 @@ class _Writer:
         names = [n for n, _ in self.part.gradients]
         if self.part.results:
             return f"{self.spec.name} with the logsumexp of its scores, which its gradients need"
-        what = f"the gradient of {' and of '.join(names)}" if names else "what its gradients need of every row"
+        what = f"the gradient of {' and of '.join(names)}" if names else "the values per row that its gradients need"
         return f"Backward of {self.spec.name}: {what}"
 
     def _reference(self) -> str:

@@ -104,7 +104,7 @@ def _is_held(schedule: Schedule, columns: int) -> bool:
 SPACE = (
     Parameter("BLOCK_SIZE_N", _BLOCKS, "block_size", "constexpr", "elements of a row that a program holds"),
     Parameter("maxnreg", _REGISTERS, "warp_stage", "launch", "registers a thread, at most"),
-    Parameter("num_warps", (1, 2, 4, 8, 16), "warp_stage", "launch", "warps a program"),
+    Parameter("num_warps", (1, 2, 4, 8, 16), "warp_stage", "launch", "warps per program"),
     LOADS, STORES, SPECIALIZE,
 )  # fmt: skip
 
@@ -139,9 +139,10 @@ def _together(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> 
     full = [o for o in outputs if o not in rest]
     text = [*together.text, *nest.lets([o.value for o in rest]), *nest.lets([o.value for o in full])]
     text += [*nest.stores(full), *grid.first_only(ir.Name("split"), nest.stores(rest))]
-    said = "num_parts programs share a row: each keeps a part in registers, waits until all have reduced"
+    said = "num_parts programs share a row: each holds a part in registers, publishes its partial result,"
     fits = f"0 < num_parts <= num_waiting({spec.inputs[0].name}.device, options)"
-    return replace(kernel_of(nest, name, (said, "theirs, and writes it"), text, together.words), fits=fits)
+    more = "waits for those of the others, and writes its part"
+    return replace(kernel_of(nest, name, (said, more), text, together.words), fits=fits)
 
 
 def kernel_of(
@@ -172,7 +173,7 @@ def _block(nest: Nest, part: ir.Name, inside: Sequence[ir.Stmt]) -> tuple[ir.Let
         left = ir.Apply("int_mod", (ir.Name(columns.size), ir.Name(columns.block)), ())
         fits = ir.Apply("eq", (left, ir.Number(0)), ())
         exist = ir.Apply("or", (mask.value, fits), (columns,))
-        mask = ir.Let(mask.names, exist, aside="no mask where blocks fit the row")
+        mask = ir.Let(mask.names, exist, aside="no mask if blocks divide N")
     return (*first, cols, mask)
 
 
@@ -238,7 +239,7 @@ class _Together:
         nest.builder.known[kept] = exponentials
         less = ir.Apply("sub", (softmax.row_max, ir.Name(names[pair.maximum])), ())
         return [
-            ir.Update(exponentials.text, "mul", ir.Apply("exp", (less,), ()), aside="which was of the part's greatest")
+            ir.Update(exponentials.text, "mul", ir.Apply("exp", (less,), ()), aside="from the part's max to the row's")
         ]
 
     def _mean_and_squares(self, moments: Moments) -> None:
@@ -280,7 +281,7 @@ class _Together:
             ir.Let((part.text,), ir.Apply("int_mod", (of_turn, count), ())),
             *self._of_another(part), *leave((row, count.text), (part, None)),
         )  # fmt: skip
-        said = "others do not run at the same time: their parts are reduced here, its own last"
+        said = "timed out: other programs may not be resident. Reduce every part here, its own last"
         turns = ir.For(
             "turn", ir.Number(1), ir.Apply("add", (count, ir.Number(1)), ()), ir.Number(1), turn, comment=said
         )

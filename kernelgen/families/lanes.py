@@ -189,7 +189,7 @@ class LaneNest(PlaneNest):
         return {FIRST, *(name.text for name in self.known.values() if name.shape == (self.lanes,))}
 
     def column_numbers(self) -> tuple[ir.Let, ...]:
-        said = f"a lane has {self.lane} neighbouring columns: what these share of a line is read once"
+        said = f"a lane has {self.lane} adjacent columns: elements that they share are loaded once"
         lanes, columns = (self.lanes,), self.tile.shape[1:]
         steps = ir.Apply("mul", (ir.Number(self.lane), ir.Range(self.lanes, ir.Number(0))), lanes)
         start = ir.Apply("mul", (ir.Name("pid_n"), ir.Name(N.block)), ())

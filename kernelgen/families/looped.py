@@ -57,17 +57,18 @@ def looped(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> ir.
         return nest.kernel(name, (*frame, *text), ("M", "N"), ("BLOCK_SIZE_M", *constexprs), parts)
     has_row = "row" in used_names(trimmed(text))
     said = "the row does" if has_row else "the elements do"
-    said += f" not fit in registers: walk {'it' if has_row else 'them'} in blocks"
-    said = "one program reduces what the kernel before left for every row" if body.of_rows else said
+    said += f" not fit in registers: loop over {'it' if has_row else 'them'} in blocks"
+    said = "one program reduces the per-row results of the previous kernel" if body.of_rows else said
     return nest.kernel(name, (ir.Remark((said,), apart=False), *grid.lone_row(), *text), ("N",), constexprs, parts)
 
 
 _SAID = {
     LOOPED_ROWS.name: (
-        "a program walks BLOCK_SIZE_M rows in blocks, read again instead of kept", grid.WIDE,
+        "BLOCK_SIZE_M rows per program, in blocks that are read again instead of kept", grid.WIDE,
     ),
     COLUMNS.name: (
-        "lanes lie along what is kept; a program walks what is reduced in blocks", "int64: offsets may pass 2**31",
+        "lanes run along the kept dimensions; a program loops over the reduced ones in blocks",
+        "int64: offsets may pass 2**31",
     ),
 }  # fmt: skip
 
@@ -89,7 +90,7 @@ def walked_rows(nest: Nest) -> tuple[ir.Stmt, ...]:
         _policies(nest, "evict_last" if not last else "default" if number == 0 else "evict_first")
         carry = reduced(nest, walk, online, moments)
         after = [*carry.after, *nest.lets(_ready_rows(nest))]
-        remark = ir.Remark(() if number == 0 else ("the row again",))
+        remark = ir.Remark(() if number == 0 else ("next pass over the row",))
         found += [remark, *carry.before, _walk(nest, carry.inside), *after]
         found += nest.stores() if last else ()
     if full:
@@ -107,7 +108,7 @@ def _again(nest: Nest, full: Sequence[Stored]) -> tuple[ir.Stmt, ...]:
     inside = (*nest.lets([o.value for o in full], late=False), *nest.stores(full))
     nest.builder.known = known
     rest = [o for o in body.lowered.outputs if o not in full]
-    said = ["the row again, now with what it was reduced to"]
+    said = ["final pass over the row, with its reduced values"]
     if schedule["backwards"]:
         said.append("backwards: the end of the row was read last and may still be cached")
     backwards = bool(schedule["backwards"])

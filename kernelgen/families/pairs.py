@@ -55,7 +55,7 @@ class PairNest(Nest):
         """What a kernel says before it reads and writes pairs, after its rows and columns."""
         if not self.read and not self.written:
             return ()
-        (row, columns), said = self.tile.shape, "neighbours belong to both parts: they are read and written together"
+        (row, columns), said = self.tile.shape, "adjacent elements belong to both parts: loaded and stored together"
         start = ir.Apply("mul", (ir.Apply("mul", (ir.Number(2), ir.Name("pid_n")), ()), ir.Name(columns.block)), ())
         exist = ir.Apply("lt", (ir.Name(PAIRS, (PAIR,)), ir.Apply("mul", (ir.Number(2), ir.Name("N")), ())), (PAIR,))
         mask = ir.Apply("and", (ir.Name(row.mask, (row,)), exist), self.pair_shape)
@@ -64,7 +64,7 @@ class PairNest(Nest):
         plain = [a.tensor for a in loads if a.load not in self.read and self.level(a.load) == FULL]
         if not plain:
             return found
-        why = "8 bytes a thread, half of its pairs: nothing is exchanged between threads"
+        why = "8 bytes per thread, half of its pairs: no exchange between threads"
         cols = self.index(COLS)
         return ir.Let((cols.text,), ir.Contiguous(cols, 8, plain[0]), why), *found
 

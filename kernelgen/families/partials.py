@@ -87,7 +87,7 @@ def _of_a_block(nest: Nest, name: str, memory: dict[int, str]) -> ir.Kernel:
     part, values, names = ir.Name("part"), nest.body.lowered.values, nest.body.names.of
     stores = [ir.Store(ir.Pointer(own, ((part, None),), ()), ir.Name(names[i]), None) for i, own in memory.items()]
     text = (
-        ir.Let((part.text,), ir.Program(0), "a program reduces one block of the elements"),
+        ir.Let((part.text,), ir.Program(0), "each program reduces one block of elements"),
         *grid.numbered(LONE_N, grid.block(part, LONE_N)), *nest.column_indices(), *nest.lets(memory), *stores,
     )  # fmt: skip
     scratch = tuple(
@@ -108,7 +108,7 @@ def _join(nest: Nest, name: str, memory: dict[int, str]) -> ir.Kernel:
     carry = carries.together(found)
     walk = grid.walk((_BLOCKS,), carry.inside, (ir.Number(0), ir.Name(_BLOCKS.size)), stages="")
     text = (
-        ir.Remark(("one program joins what the blocks were reduced to",), apart=False), *carry.before, walk,
+        ir.Remark(("one program combines the partial results of all blocks",), apart=False), *carry.before, walk,
         *carry.after, *nest.lets(output_values(nest.body)), *nest.stores(),
     )  # fmt: skip
     block, warps = _join_of(nest.schedule)
@@ -117,12 +117,12 @@ def _join(nest: Nest, name: str, memory: dict[int, str]) -> ir.Kernel:
 
 
 VARIANT = Variant(
-    PARTIALS, "a block of BLOCK_SIZE_N elements a program; one more joins what the blocks were reduced to", default(),
+    PARTIALS, "one block of BLOCK_SIZE_N elements per program; one more program combines the results", default(),
     (
         Parameter(
-            "BLOCK_SIZE_N", (1024, 2048, 4096, 8192, 16384, 32768), "block_size", "constexpr", "elements a program"
+            "BLOCK_SIZE_N", (1024, 2048, 4096, 8192, 16384, 32768), "block_size", "constexpr", "elements per program"
         ),
-        Parameter("num_warps", (1, 2, 4, 8, 16, 32), "warp_stage", "launch", "warps a program"),
+        Parameter("num_warps", (1, 2, 4, 8, 16, 32), "warp_stage", "launch", "warps per program"),
         LOADS,
     ),
     legal, kernels,

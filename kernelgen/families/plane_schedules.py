@@ -165,7 +165,7 @@ SPACE = (
     ),
     Parameter("BLOCK_SIZE_M", (1, 2, 4, 8, 16, 32, 64), "block_size", "constexpr", "rows of a tile"),
     Parameter("BLOCK_SIZE_N", (64, 128, 256, 512, 1024, 2048, 4096), "block_size", "constexpr", "its columns"),
-    Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program"),
+    Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps per program"),
     Parameter(
         "accesses", ("wide", "single"), "memory_access", "structure",
         "as many columns an access as alignment allows, or one, so that loads of neighbours run over whole lines",
@@ -173,14 +173,14 @@ SPACE = (
     LOADS, STORES,
     Parameter(
         "ROW_TILES", (1, 2, 4, 7, 8, 14, 28), "data_reuse", "structure",
-        "row tiles a program walks with what varies along the columns kept",
+        "row tiles per program, which keeps what varies along the columns",
     ),
     Parameter(
         "lines", ("read", "kept", "ahead"), "data_reuse", "structure",
         "the lines of a window read for every row, or kept from one row to the next, which follows it in the walk; "
         "ahead: and the new one asked for a row early",
     ),
-    Parameter("unroll", (False, True), "data_reuse", "structure", "the walk written out row by row"),
+    Parameter("unroll", (False, True), "data_reuse", "structure", "the loop unrolled row by row"),
     Parameter(
         "LINES_AHEAD", (1, 2, 3, 4, 5, 6), "data_reuse", "structure",
         "the rows by which a line is asked for ahead, where the walk is written out",

@@ -334,7 +334,7 @@ def _walked(nest: PlaneNest, walk: _Walk, once: Sequence[ir.Stmt]) -> tuple[ir.S
         places = [let for let in nest.places_in(statements) if rows in let.value.shape]
         return (*begun, *every, *nest.masks(asked), *nest.pair_numbers(), *places, *statements)
 
-    said = "lanes walk down ROW_TILES rows: a line that several of these read is loaded once"
+    said = "lanes move down ROW_TILES rows: an input line that several of them read is loaded once"
     top = ir.Apply("mul", (ir.Apply("add", (start, steps), (rows,)), tiles), (rows,))
     if walk.remembers:
         row, ahead_of, above = ir.Name("row"), ir.Name("LINES_AHEAD"), ir.Number(1 - steps_of(walk.chains))
@@ -346,7 +346,7 @@ def _walked(nest: PlaneNest, walk: _Walk, once: Sequence[ir.Stmt]) -> tuple[ir.S
         )
         first = ir.Apply("sub", (above, ahead_of), ())
         return (
-            ir.Remark((f"{said},", "LINES_AHEAD rows before the first of them"), apart=False),
+            ir.Remark((f"{said},", "LINES_AHEAD rows ahead"), apart=False),
             ir.Let(("top",), top), ir.Let(("lines",), ir.Tuple(())),
             ir.For("row", first, tiles, ir.Number(1), body, unroll=unroll),
         )  # fmt: skip

@@ -47,8 +47,8 @@ from kernelgen.spec.constraints import facts_of
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, TensorSpec
 from kernelgen.tile.in_place import may_overwrite
 
-_TWO_KERNELS = "every row leaves a number, and a second kernel reduces these in an order that never changes"
-_TORCHS_ORDER = "where the schedule table names torch's call, torch decides how products are summed"
+_TWO_KERNELS = "each row yields one number; a second kernel reduces these in a fixed order"
+_TORCHS_ORDER = "where the schedule table selects torch's call, torch decides the order of the sums"
 _TAKEN = frozenset(
     [
         *("M", "N", "n_elements", "num_parts", "num_tiles", "tiles", "num_sms", "num_waiting"),
@@ -316,11 +316,11 @@ def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
             "eager rounds every operation"
         )
     if body.lowered.has_reciprocals:
-        notes.append("a row is multiplied by the reciprocal of what divides it: at most one more rounding an element")
+        notes.append("a row is multiplied by the reciprocal of its divisor: at most one more rounding per element")
     scans = {v.op for v in body.lowered.values} & set(SCANS)
     if scans - {"cummax", "cummin"}:
         notes.append(
-            "parts of a row are scanned on their own and joined, which rounds otherwise than element by element"
+            "parts of a row are scanned separately and combined, so rounding differs from an element-by-element scan"
         )
     if body.layout.columns is None and not facts_of(spec).contiguous >= {t.name for t in spec.inputs}:
         notes.append("an input that is not contiguous is copied first")

@@ -296,18 +296,18 @@ def _in_planes(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) ->
     return (planes.kernel(spec, body, schedule, name, of_plane),)
 
 
-_WARPS = Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program")
+_WARPS = Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps per program")
 _FLAT = Variant(
-    FLAT, "one run of elements, BLOCK_SIZE a program",
+    FLAT, "consecutive elements, BLOCK_SIZE per program",
     Schedule.make("flat", BLOCK_SIZE=1024, num_warps=4, loads="default", stores="default"),
     (
-        Parameter("BLOCK_SIZE", (256, 512, 1024, 2048, 4096, 8192), "block_size", "constexpr", "elements a program"),
+        Parameter("BLOCK_SIZE", (256, 512, 1024, 2048, 4096, 8192), "block_size", "constexpr", "elements per program"),
         _WARPS, LOADS, STORES,
     ),
     _legal_in_runs, flat,
 )  # fmt: skip
 _TILE = Variant(
-    TILE, "a tile of BLOCK_SIZE_M rows by BLOCK_SIZE_N columns a program",
+    TILE, "one tile of BLOCK_SIZE_M rows by BLOCK_SIZE_N columns per program",
     # eight elements a thread: one access of 16 bytes in half precision, two in float32
     Schedule.make(
         "tile", BLOCK_SIZE_M=4, BLOCK_SIZE_N=512, num_warps=8, ROW_TILES=1, grid="2d", specialize=False,
@@ -323,21 +323,21 @@ _TILE = Variant(
         _WARPS, LOADS, STORES,
         Parameter(
             "ROW_TILES", (1, 2, 4, 8), "data_reuse", "structure",
-            "row tiles a program walks with what varies along the columns kept",
+            "row tiles per program, which keeps what varies along the columns",
         ),
     ),
     _legal_in_tiles, tile,
 )  # fmt: skip
 _ELEMENTS = Variant(
-    ELEMENTS, "a run of BLOCK_SIZE elements of the result a program", runs.default(), runs.SPACE, _legal_in_runs,
+    ELEMENTS, "BLOCK_SIZE consecutive elements of the result per program", runs.default(), runs.SPACE, _legal_in_runs,
     runs.kernels,
 )  # fmt: skip
 _PLANES = Variant(
-    PLANES, "a tile of BLOCK_SIZE_M rows by BLOCK_SIZE_N columns of one plane a program", plane_schedules.default(),
+    PLANES, "one tile of BLOCK_SIZE_M rows by BLOCK_SIZE_N columns of one plane per program", plane_schedules.default(),
     plane_schedules.SPACE, _legal_in_planes, _in_planes,
 )  # fmt: skip
 _LANES = Variant(
-    LANES, "a tile of BLOCK_SIZE_M rows by BLOCK_SIZE_N columns a program, a lane several neighbouring columns",
+    LANES, "one tile of BLOCK_SIZE_M rows by BLOCK_SIZE_N columns per program, several adjacent columns per lane",
     row_lanes.default(), row_lanes.SPACE, _legal_in_rows, row_lanes.kernels,
 )  # fmt: skip
 _VARIANTS = {variant.name: variant for variant in (_FLAT, _TILE, _ELEMENTS, _PLANES, _LANES)}

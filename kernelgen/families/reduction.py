@@ -299,7 +299,7 @@ def _space_of_blocks(form: Form) -> tuple[Parameter, ...]:
     across = form is COLUMNS
     counts = (16, 32, 64, 128, 256) if across else (1, 2, 4, 8)
     lengths = (8, 16, 32, 64, 128, 256) if across else (1024, 2048, 4096, 8192, 16384, 32768)
-    several = Parameter("BLOCK_SIZE_M", counts, "block_size", "constexpr", "rows a program")
+    several = Parameter("BLOCK_SIZE_M", counts, "block_size", "constexpr", "rows per program")
     return (
         *((several,) if form.two_d else ()),
         Parameter("BLOCK_SIZE_N", lengths, "block_size", "constexpr", "elements of a block of the row"),
@@ -316,8 +316,8 @@ def _space_of_blocks(form: Form) -> tuple[Parameter, ...]:
     )  # fmt: skip
 
 
-WARPS = Parameter("num_warps", (1, 2, 4, 8, 16, 32), "warp_stage", "launch", "warps a program")
-SEVERAL = Parameter("BLOCK_SIZE_M", (2, 4, 8, 16), "block_size", "constexpr", "rows a program")
+WARPS = Parameter("num_warps", (1, 2, 4, 8, 16, 32), "warp_stage", "launch", "warps per program")
+SEVERAL = Parameter("BLOCK_SIZE_M", (2, 4, 8, 16), "block_size", "constexpr", "rows per program")
 _LATE = Parameter(
     "late_loads", (False, True), "data_reuse", "structure", "load weights after the reductions, which frees registers"
 )
@@ -372,17 +372,17 @@ def _variants() -> tuple[Variant, ...]:
     walked: dict[str, Scalar] = {"NUM_STAGES": 1, "keep_row": True, "specialize": False}
     return (
         Variant(
-            forms.ROW, "one row a program, held in registers",
+            forms.ROW, "one row per program, held in registers",
             Schedule.make("row", num_warps=4, late_loads=False, **usual),
             (WARPS, LOADS, STORES, _LATE), legal_in_registers, in_registers,
         ),
         Variant(
-            forms.ROWS, "BLOCK_SIZE_M short rows a program, held in registers",
+            forms.ROWS, "BLOCK_SIZE_M short rows per program, held in registers",
             Schedule.make("rows", BLOCK_SIZE_M=4, num_warps=4, late_loads=False, **usual),
             (SEVERAL, WARPS, LOADS, STORES, _LATE), legal_in_registers, in_registers,
         ),
         Variant(
-            LOOPED, "one row a program, walked in blocks of BLOCK_SIZE_N",
+            LOOPED, "one row per program, in a loop over blocks of BLOCK_SIZE_N",
             # 64 elements a thread keep enough bytes in flight with one or two programs an SM, whose rows L2 can hold
             Schedule.make(
                 "looped", BLOCK_SIZE_N=16384, num_warps=8, backwards=True, loads="default", stores="streaming", **walked
@@ -390,30 +390,30 @@ def _variants() -> tuple[Variant, ...]:
             _space_of_blocks(LOOPED), legal_in_blocks, in_blocks,
         ),
         Variant(
-            LOOPED_ROWS, "BLOCK_SIZE_M rows a program, walked in blocks of BLOCK_SIZE_N",
+            LOOPED_ROWS, "BLOCK_SIZE_M rows per program, in a loop over blocks of BLOCK_SIZE_N",
             Schedule.make(
                 "looped_rows", BLOCK_SIZE_M=2, BLOCK_SIZE_N=4096, num_warps=8, backwards=False, **walked, **usual
             ),
             _space_of_blocks(LOOPED_ROWS), legal_in_blocks, in_blocks,
         ),
         Variant(
-            COLUMNS, "BLOCK_SIZE_M kept elements a program, which walks what is reduced in blocks of BLOCK_SIZE_N",
+            COLUMNS, "BLOCK_SIZE_M kept elements per program, in a loop over blocks of BLOCK_SIZE_N reduced elements",
             Schedule.make(
                 "columns", BLOCK_SIZE_M=64, BLOCK_SIZE_N=32, num_warps=4, backwards=False, **walked, **usual
             ),
             _space_of_blocks(COLUMNS), legal_in_blocks, in_blocks,
         ),
         split_schedules.variant(
-            SPLIT, "a row divided among SPLITS programs, a kernel for every walk; the next joins what they found",
+            SPLIT, "a row divided among SPLITS programs, one kernel per pass; the next combines the partial results",
             split_kernels,
         ),
         Variant(
             COOPERATIVE,
-            "BLOCK_SIZE_N of a row a program, held in registers; those of a row wait for one another",
+            "BLOCK_SIZE_N elements of a row per program, held in registers; programs of a row wait for one another",
             cooperative.default(), cooperative.SPACE, cooperative.legal, cooperative.kernels,
         ),
         split_schedules.variant(
-            SPLIT_COLUMNS, "the same with BLOCK_SIZE_M kept elements a program: SPLITS programs reduce a part each",
+            SPLIT_COLUMNS, "the same with BLOCK_SIZE_M kept elements per program: SPLITS programs reduce a part each",
             split_kernels,
         ),
         partials.VARIANT,

@@ -100,7 +100,7 @@ SPACE = (
     SPECIALIZE,
     Parameter("BLOCK_SIZE_M", (1, 2, 4, 8, 16), "block_size", "constexpr", "rows of a tile"),
     Parameter("BLOCK_SIZE_N", (64, 128, 256, 512, 1024, 2048, 4096), "block_size", "constexpr", "its columns"),
-    Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program"),
+    Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps per program"),
     Parameter(
         "lane_columns", (4, 2), "memory_access", "structure",
         "neighbouring columns of a lane, whose windows share what is read of a row",

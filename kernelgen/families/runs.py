@@ -41,8 +41,8 @@ SPACE = (
         "specialize", (False, True), "grid_config", "structure",
         "a kernel compiled for every row length and every size that elements are divided by",
     ),
-    Parameter("BLOCK_SIZE", (256, 512, 1024, 2048, 4096), "block_size", "constexpr", "elements a program"),
-    Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program"),
+    Parameter("BLOCK_SIZE", (256, 512, 1024, 2048, 4096), "block_size", "constexpr", "elements per program"),
+    Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps per program"),
     LOADS, STORES,
 )  # fmt: skip
 

@@ -154,7 +154,7 @@ def of_float32(body: Body, table: Table) -> Table:
 
 def _space_of_blocks(form: Form) -> tuple[Parameter, ...]:
     lengths = (8, 16, 32, 64, 128) if form.two_d else (1024, 2048, 4096, 8192, 16384)
-    several = Parameter("BLOCK_SIZE_M", (16, 32, 64, 128, 256), "block_size", "constexpr", "rows a program")
+    several = Parameter("BLOCK_SIZE_M", (16, 32, 64, 128, 256), "block_size", "constexpr", "rows per program")
     return (
         *((several,) if form.two_d else ()),
         Parameter("BLOCK_SIZE_N", lengths, "block_size", "constexpr", "elements of a block of the row"),
@@ -171,11 +171,11 @@ def in_blocks(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> 
     text = walked_rows(nest)
     constexprs = ("BLOCK_SIZE_N", *(("NUM_STAGES",) if schedule.int("NUM_STAGES") > 1 else ()))
     if nest.form.two_d:
-        said = "lanes lie along the other dimensions; a program walks what is scanned in blocks"
+        said = "lanes run along the other dimensions; a program loops over the scanned one in blocks"
         frame = grid.several_rows(M, said, "int64: offsets may pass 2**31")
         return (nest.kernel(name, (*frame, *text), ("M", "N"), ("BLOCK_SIZE_M", *constexprs)),)
     what, it = ("the row does", "it") if body.layout.rows else ("the elements do", "them")
-    said = f"{what} not fit in registers: walk {it} in blocks"
+    said = f"{what} not fit in registers: loop over {it} in blocks"
     return (nest.kernel(name, (ir.Remark((said,), apart=False), *grid.lone_row(), *text), ("N",), constexprs),)
 
 
@@ -194,8 +194,8 @@ def walked_rows(nest: Nest) -> tuple[ir.Stmt, ...]:
         return first
     nest.builder.known = known
     comment, walked = _walk(nest, kept)
-    why = "some multiply to what is no float32: once more, as mantissas and exponents"
-    again = (ir.Remark((why, *comment)), ir.Barrier("what others have stored is not to come later"), *walked)
+    why = "some products may overflow float32: scan again as mantissas and exponents"
+    again = (ir.Remark((why, *comment)), ir.Barrier("other threads' stores of the first scan come first"), *walked)
     outgrown = [c.outgrown() for c in plain]
     condition = outgrown[0]
     for other in outgrown[1:]:

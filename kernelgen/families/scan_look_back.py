@@ -85,9 +85,9 @@ def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tup
     text += [
         ir.Let((f"{made}_part",), part),
         cooperative.left_word(words, ((ir.Program(0), None),), f"{made}_part", ir.Number(0.0)),
-        replace(begun, comment="what the parts before this one come to"),
+        replace(begun, comment="combined result of the preceding parts"),
         ir.For("start", ir.Number(0), split, ir.Name(PARTS.block), turn),
         *nest.lets([o.value for o in body.lowered.outputs]), *nest.stores(),
     ]  # fmt: skip
-    said = ("num_parts programs share a row: each waits for what the parts before its own come to",)
+    said = ("num_parts programs share a row: each waits for the results of the preceding parts",)
     return (cooperative.kernel_of(nest, name, said, text, [words], f"min({cooperative.SPLITS}, {WORDS})"),)

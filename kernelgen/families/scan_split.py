@@ -120,6 +120,6 @@ def _once(split: Split, nest: Nest, kept: Sequence[Running], rows: Sequence[int]
         return ir.Load(ir.Pointer(name, ((ir.Name("parts", (PARTS,)), None),), (PARTS,)), _IS_BEFORE, other)
 
     return (
-        *found, replace(split.parts(nest), comment="what the parts before this one come to"),
+        *found, replace(split.parts(nest), comment="combined result of the preceding parts"),
         ir.Let((_IS_BEFORE.text,), before), *(statement for c in kept for statement in c.joined(read, PARTS)),
     )  # fmt: skip

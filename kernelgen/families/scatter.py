@@ -43,10 +43,8 @@ FEW_NAMED = 64
 7.7; of 512 rows 8.1 and 8.4)."""
 FEW_BINS = 1024
 """Up to so many a warp counts in registers; the work for an element grows with the bins."""
-IN_ORDER = "sums of floats are made in an order that never changes: results repeat bit for bit"
-ORDERED_ANYWAY = (
-    "sums of floats are made in an order that never changes, although the spec allows any (`deterministic: false`)"
-)
+IN_ORDER = "floats are summed in a fixed order: results are bit-identical from call to call"
+ORDERED_ANYWAY = "floats are summed in a fixed order, although the spec allows any (`deterministic: false`)"
 
 
 def takes(graph: Graph) -> bool:
@@ -102,33 +100,33 @@ def _an_atomic_each(spec: OperatorSpec, body: Body, schedule: Schedule, name: st
 
 
 def _variants() -> tuple[Variant, ...]:
-    warps = Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program")
+    warps = Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps per program")
     elements = block("BLOCK_SIZE", (512, 1024, 2048, 4096, 8192), "elements of a block")
     return (
         Variant(
             PRINTED,
-            "TILES blocks of elements a program, counted in registers; integer atomics add the counts to the bins",
+            "TILES blocks of elements per program, counted in registers; integer atomics add the counts to the bins",
             Schedule.make("histogram", BLOCK_SIZE=2048, TILES=8, num_warps=4),
-            (elements, block("TILES", (1, 2, 4, 8, 16, 32), "blocks a program"), warps),
+            (elements, block("TILES", (1, 2, 4, 8, 16, 32), "blocks per program"), warps),
             always,
             one_kernel(
                 "histogram", ("BLOCK_SIZE", "TILES"), 'cdiv(N, options["BLOCK_SIZE"] * options["TILES"])', ("N",)
             ),
         ),
         Variant(
-            PRINTED, "one block of elements a program, an atomic each",
+            PRINTED, "one block of elements per program, one atomic per element",
             Schedule.make("atomics", BLOCK_SIZE=1024, num_warps=4),
             (elements, warps), always, _an_atomic_each,
         ),
         scatter_buckets.VARIANT,
         scatter_lists.VARIANT,
         Variant(
-            PRINTED, "BLOCK_SIZE_V rows by BLOCK_SIZE_N columns of the result a program, which walks the whole index",
+            PRINTED, "BLOCK_SIZE_V rows by BLOCK_SIZE_N columns of the result per program, in a loop over the index",
             Schedule.make(OWNERS, BLOCK_SIZE_M=1024, BLOCK_SIZE_N=512, BLOCK_SIZE_V=4, num_warps=4),
             (
                 block("BLOCK_SIZE_M", (256, 512, 1024, 2048, 4096), "indices that are looked at together"),
-                block("BLOCK_SIZE_N", (64, 128, 256, 512, 1024), "columns a program"),
-                block("BLOCK_SIZE_V", (1, 2, 4, 8, 16, 32), "rows of the result a program"),
+                block("BLOCK_SIZE_N", (64, 128, 256, 512, 1024), "columns per program"),
+                block("BLOCK_SIZE_V", (1, 2, 4, 8, 16, 32), "rows of the result per program"),
                 warps,
             ),
             _sums_and_errors,

@@ -15,8 +15,8 @@ from kernelgen.spec.model import OperatorSpec
 from kernelgen.tile import ir
 
 NOTE = (
-    "not deterministic (`deterministic: false`): atomics add floats in whatever order they come, so that two calls may "
-    "differ in their last bits"
+    "not deterministic (`deterministic: false`): atomics add floats in no fixed order, so two calls may differ in the "
+    "last bits"
 )
 LINE, ROWS, TILE = "atomics", "atomic_rows", "atomic_tiles"
 """The variants for one run of elements that scatter, and for rows of them."""
@@ -45,25 +45,25 @@ def of_rows(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tu
     return (kernel(body, name, schedule, tensors, constexprs, scatter, scatter_blocks.GRID),)
 
 
-_WARPS = Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program")
+_WARPS = Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps per program")
 OF_ROWS = (
     Variant(
         PRINTED,
-        "BLOCK_SIZE_M rows a program, which starts them and takes BLOCK_SIZE_N columns at a time, an atomic each",
+        "BLOCK_SIZE_M rows per program, initialized, then added to by BLOCK_SIZE_N columns, one atomic per element",
         Schedule.make(ROWS, BLOCK_SIZE_M=1, BLOCK_SIZE_N=256, num_warps=1),
         (
-            block("BLOCK_SIZE_M", (1, 2, 4, 8), "rows a program"),
+            block("BLOCK_SIZE_M", (1, 2, 4, 8), "rows per program"),
             block("BLOCK_SIZE_N", (64, 128, 256, 512, 1024), "columns at once"),
             _WARPS,
         ),
         always, of_rows,
     ),
     Variant(
-        PRINTED, "BLOCK_SIZE_M rows by BLOCK_SIZE_N columns of what is added a program, an atomic an element",
+        PRINTED, "BLOCK_SIZE_M rows by BLOCK_SIZE_N columns of the source per program, one atomic per element",
         Schedule.make(TILE, BLOCK_SIZE_M=1, BLOCK_SIZE_N=1024, num_warps=4),
         (
-            block("BLOCK_SIZE_M", (1, 2, 4, 8, 16, 32, 64, 128), "rows a program"),
-            block("BLOCK_SIZE_N", (8, 16, 64, 128, 256, 512, 1024), "columns a program"),
+            block("BLOCK_SIZE_M", (1, 2, 4, 8, 16, 32, 64, 128), "rows per program"),
+            block("BLOCK_SIZE_N", (8, 16, 64, 128, 256, 512, 1024), "columns per program"),
             _WARPS,
         ),
         always,

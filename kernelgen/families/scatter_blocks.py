@@ -50,13 +50,13 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
 
 
 SPACE = (
-    Parameter("BLOCK_SIZE_M", (1, 2, 4, 8, 16), "block_size", "constexpr", "rows a program"),
+    Parameter("BLOCK_SIZE_M", (1, 2, 4, 8, 16), "block_size", "constexpr", "rows per program"),
     Parameter("BLOCK_SIZE_N", (16, 32, 64, 128), "block_size", "constexpr", "elements of a block of the row"),
-    Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program"),
+    Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps per program"),
 )
 VARIANT = Variant(
     PRINTED,
-    "BLOCK_SIZE_M rows a program, walked in blocks in which what names one place is added up first",
+    "BLOCK_SIZE_M rows per program, in a loop over blocks that first sums elements that name the same place",
     DEFAULT,
     SPACE,
     legal,

@@ -88,12 +88,13 @@ SPACE = (
     block("BLOCK_SIZE_K", (1, 2, 4, 8, 16), "places of a row that are added at once"),
     block("BLOCK_SIZE_L", (64, 128, 256, 512, 1024, 2048), "indices that a row with too many places looks at together"),
     block("BLOCK_SIZE_M", (64, 128, 256, 512, 1024), "places that a program puts into buckets"),
-    block("BLOCK_SIZE_N", (64, 128, 256, 512, 1024, 2048), "columns a program"),
-    Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program that adds"),
+    block("BLOCK_SIZE_N", (64, 128, 256, 512, 1024, 2048), "columns per program"),
+    Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps per program that adds"),
 )
 VARIANT = Variant(
     PRINTED,
-    "a kernel puts places, BLOCK_SIZE_M a program, into the buckets of their rows; a second adds, BLOCK_SIZE_N columns "
-    "of a row a program, BLOCK_SIZE_K places at a time in the order of the index; a third, rows that no bucket holds",
+    "one kernel puts places, BLOCK_SIZE_M per program, into the buckets of their rows; a second adds, BLOCK_SIZE_N "
+    "columns of a row per program, BLOCK_SIZE_K places at a time in the order of the index; a third adds rows whose "
+    "bucket overflowed",
     DEFAULT, SPACE, legal, kernels,
 )  # fmt: skip

@@ -56,13 +56,13 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
 SPACE = (
     block("BLOCK_SIZE_L", (32, 64, 128, 256, 512), "places of a list that are looked at together"),
     block("BLOCK_SIZE_M", (1024, 2048, 4096, 8192), "indices that are looked at together"),
-    block("BLOCK_SIZE_N", (64, 128, 256, 512, 1024, 2048), "columns a program"),
+    block("BLOCK_SIZE_N", (64, 128, 256, 512, 1024, 2048), "columns per program"),
     block("BLOCK_SIZE_V", (8, 16, 32, 64, 128), "rows of the result that have a list"),
-    Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program that adds"),
+    Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps per program that adds"),
 )
 VARIANT = Variant(
     PRINTED,
-    "a kernel lists the places that name BLOCK_SIZE_V rows; a second adds, BLOCK_SIZE_N columns of a row a program, in "
-    "the order of their list",
+    "one kernel lists the places that name BLOCK_SIZE_V rows; a second adds, BLOCK_SIZE_N columns of a row per "
+    "program, in the order of their list",
     DEFAULT, SPACE, legal, kernels,
 )  # fmt: skip

@@ -205,7 +205,7 @@ def _in_registers(spec: OperatorSpec, body: Body, schedule: Schedule, name: str)
     top, top_at = ir.Name("top", row), ir.Name("top_at", row)
     kept, kept_at = ir.Name("kept", held), ir.Name("kept_at", held)
     here = ir.Apply("eq", (own, slot), held)
-    said = "the greatest of what is left, and of equals the first"
+    said = "the greatest remaining element; of equal ones the first"
     turn = (
         ir.Let((top.text,), ir.Reduce("max", rest, N, keeps_nan=False), said),
         ir.Let((top_at.text,), _first(rest, top, N)),
@@ -243,7 +243,7 @@ def _in_blocks(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) ->
     highest = ir.Let((top.text,), ir.Reduce("max", rest, columns, keeps_nan=False))
     least_at = _of("where", _of("eq", kept, least), kept_at, ir.Number(-1))
     leaves = ir.Apply("and", (_of("eq", kept, least), _of("eq", kept_at, ir.Name("last"))), (slots,))
-    said = "the first of the greatest that are left replaces the last of the least"
+    said = "the first of the greatest remaining elements replaces the last of the least kept"
     turn = (
         ir.Let((top_at.text,), _first(rest, top, columns), said),
         ir.Let(("last",), ir.Reduce("max", least_at, slots, keeps_nan=False)),
@@ -263,10 +263,10 @@ def _in_blocks(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) ->
     if body.layout.rows:
         rank = _of("add", ir.Apply("mul", (ir.Name("row"), ir.Number(int(slots.size))), ()), rank)
     frame = (*grid.lone_row(), *once) if body.layout.rows else once
-    it = "the row does not fit in registers: walk it" if body.layout.rows else "the elements do not fit: walk them"
+    it = "the row does not fit in registers: loop over it" if body.layout.rows else "too many elements: loop over them"
     text = (
         ir.Remark((f"{it} in blocks",), apart=False), *frame,
-        ir.Remark(("the greatest so far",)),
+        ir.Remark(("the greatest elements so far",)),
         ir.Let((own.text,), ir.Range(slots, ir.Number(0))), ir.Let((kept.text,), empty), ir.Let((kept_at.text,), own),
         lowest, walk, *_ranked(slots, kept, kept_at), ir.Let(("offsets",), rank),
         *_stores(nest, kept, kept_at, ir.Name("offsets", (slots,)), filled),
@@ -285,7 +285,7 @@ def _ranked(slots: ir.Axis, kept: ir.Name, kept_at: ir.Name) -> tuple[ir.Stmt, .
     tie, before = ir.Name("is_tie", pairs), ir.Name("is_before", pairs)
     filled = _filled(others)
     return (
-        ir.Let((tie.text,), compared("eq", kept), "an element's place is the number of those before it"),
+        ir.Let((tie.text,), compared("eq", kept), "an element's position is the number of elements that precede it"),
         ir.Let((before.text,), ir.Apply("and", (tie, compared("lt", kept_at)), pairs)),
         ir.Update(before.text, "or", compared("gt", kept)),
         *((ir.Let((before.text,), ir.Apply("and", (before, filled), pairs)),) if filled else ()),
@@ -293,16 +293,16 @@ def _ranked(slots: ir.Axis, kept: ir.Name, kept_at: ir.Name) -> tuple[ir.Stmt, .
     )
 
 
-_WARPS = Parameter("num_warps", (1, 2, 4, 8, 16, 32), "warp_stage", "launch", "warps a program")
+_WARPS = Parameter("num_warps", (1, 2, 4, 8, 16, 32), "warp_stage", "launch", "warps per program")
 _BLOCKS = (512, 1024, 2048, 4096, 8192)
 _ROWS = Variant(
-    ROWS, "BLOCK_SIZE_M rows a program, held in registers; the greatest of what is left, again and again",
+    ROWS, "BLOCK_SIZE_M rows per program, held in registers; takes the greatest remaining element, k times",
     Schedule.make("rows", BLOCK_SIZE_M=4, num_warps=1),
-    (Parameter("BLOCK_SIZE_M", (1, 2, 4, 8, 16), "block_size", "constexpr", "rows a program"), _WARPS),
+    (Parameter("BLOCK_SIZE_M", (1, 2, 4, 8, 16), "block_size", "constexpr", "rows per program"), _WARPS),
     _legal_in_registers, _in_registers,
 )  # fmt: skip
 _LOOPED = Variant(
-    LOOPED, "one row a program, walked in blocks of BLOCK_SIZE_N; the greatest so far are kept in registers",
+    LOOPED, "one row per program, in blocks of BLOCK_SIZE_N; keeps the greatest elements so far in registers",
     Schedule.make("looped", BLOCK_SIZE_N=4096, num_warps=4),
     (Parameter("BLOCK_SIZE_N", _BLOCKS, "block_size", "constexpr", "elements of a block of the row"), _WARPS),
     _legal_in_blocks, _in_blocks,

@@ -60,11 +60,11 @@ def _kernels(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> t
 
 
 VARIANT = Variant(
-    ROWS, "BLOCK_SIZE_M rows a program, sorted in registers as integers of their order and their place",
+    ROWS, "BLOCK_SIZE_M rows per program, sorted in registers as integer keys of value and column",
     Schedule.make(NAME, BLOCK_SIZE_M=1, num_warps=4),
     (
-        Parameter("BLOCK_SIZE_M", (1, 2, 4, 8, 16), "block_size", "constexpr", "rows a program"),
-        Parameter("num_warps", (1, 2, 4, 8, 16), "warp_stage", "launch", "warps a program"),
+        Parameter("BLOCK_SIZE_M", (1, 2, 4, 8, 16), "block_size", "constexpr", "rows per program"),
+        Parameter("num_warps", (1, 2, 4, 8, 16), "warp_stage", "launch", "warps per program"),
     ),
     _legal, _kernels,
 )  # fmt: skip

@@ -109,12 +109,12 @@ class Split:
             is_turned=is_turned,
         )  # fmt: skip
         if nest.tile.rows:
-            said = "lanes lie along what is kept; what is reduced is divided among SPLITS programs"
+            said = "lanes run along the kept dimensions; the reduced ones are divided among SPLITS programs"
             rows = grid.several_rows(M, said, "int64: offsets may pass 2**31")
             frame: tuple[ir.Stmt, ...] = (*rows, ir.Let(("split",), ir.Program(1)))
         else:
             said = "a row is" if self.has_row else "the elements are"
-            said += " divided among SPLITS programs, each of which walks a part in blocks"
+            said += " divided among SPLITS programs, each of which loops over its part in blocks"
             frame = grid.row_among(said, has_row=self.has_row)
         apart = ir.Remark((), apart=self.has_row or bool(once))
         walked = (*nest.row_indices(), *once, apart, *carry.before, loop, *carry.after, *after)
@@ -124,10 +124,11 @@ class Split:
         """The kernel that only joins what the programs of a row found."""
         text = (_part(nest, ""), *nest.row_indices(), *text)
         if nest.tile.rows:
-            said, number = "a program joins what those of the kernel before found of its rows", wide(ir.Program(0))
+            said = "combines the partial results of the previous kernel for BLOCK_SIZE_M rows"
+            number = wide(ir.Program(0))
             frame: tuple[ir.Stmt, ...] = grid.numbered(M, grid.block(number, M), said)
         else:
-            said = f"one program joins what {'the programs of a row' if self.has_row else 'the others'} found"
+            said = f"combines the partial results {'of a row' if self.has_row else 'of all programs'}"
             row = (ir.Let(("row",), wide(ir.Program(0))),) if self.has_row else ()
             frame = (ir.Remark((said,), apart=False), *row)
         launch = 'cdiv(M, options["BLOCK_SIZE_M"])' if nest.tile.rows else "M" if self.has_row else "1"
@@ -139,7 +140,7 @@ class Split:
         """The kernel that writes the elements of a row, of which a program has one tile."""
         text = (
             *grid.numbered(nest.tile.columns, grid.block(_TILE, nest.tile.columns)),
-            _part(nest, "of a program that reduced"), *nest.row_indices(), *once, *nest.column_indices(), *inside,
+            _part(nest, "elements per partial result"), *nest.row_indices(), *once, *nest.column_indices(), *inside,
             *grid.first_only(_TILE, after),
         )  # fmt: skip
         # rows of no element have results all the same

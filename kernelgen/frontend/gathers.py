@@ -9,7 +9,7 @@ from kernelgen.frontend.indices import Condition, Expr
 from kernelgen.frontend.moves import axes
 from kernelgen.frontend.rule import Call, Refused, Rule
 
-_NOTE = "an index outside its range reads nothing and gives 0, where torch raises"
+_NOTE = "an out-of-range index gives 0, where torch raises"
 
 
 def _gathered(b: Builder, c: Call, x: Ref, index: Ref, places: list[Expr], dim: Dim) -> Ref:

@@ -158,7 +158,7 @@ def _indices(b: Builder, x: Ref, target: Ref) -> Ref:
     """The target's class indices, with a dimension of size one where x has its classes."""
     if b.node(target).dtype == "float":
         raise Refused("a loss with class probabilities (supported: class indices)")
-    b.note("a class index outside the classes, which torch reports, gives a wrong loss here unless it is ignore_index")
+    b.note("an out-of-range class index, for which torch raises, gives a wrong loss here unless it is ignore_index")
     shape = list(b.node(target).shape)
     shape.insert(len(shape) + 1 + _classes(b, x), ())
     return b.view("reshape", target, tuple(shape))

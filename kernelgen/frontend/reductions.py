@@ -98,7 +98,7 @@ def topk(b: Builder, c: Call) -> Result:
         raise Refused(f"topk of {c.dtype} (supported: of floats)")
     if not isinstance(k, int) or not 1 <= k <= MOST_SELECTED:
         raise Refused(f"topk of {k} elements (supported: 1 to {MOST_SELECTED})")
-    b.note("of equal elements topk selects those that stand first in the row, which torch leaves open")
+    b.note("of equal elements topk selects the first ones in the row, which torch leaves unspecified")
     return b.select("topk", x, k), b.select("argtopk", x, k)
 
 

@@ -8,7 +8,7 @@ from kernelgen.frontend.graph import Dim, Ref
 from kernelgen.frontend.moves import axes
 from kernelgen.frontend.rule import Call, Refused, Rule, StaysCall
 
-_LAST = "of elements that name one place the last is written, which torch leaves open"
+_LAST = "of several elements that name one place the last is written, which torch leaves unspecified"
 _NONE = 2**31 + 1
 """What makes a whole number above zero of every int32."""
 
@@ -300,7 +300,7 @@ def reduced(b: Builder, x: Ref, dim: int, index: Ref, source: Ref, how: str, *, 
 
 def _check(b: Builder, index: Ref) -> None:
     _check_index(b, index)
-    b.note("an index outside its range adds nothing, where torch raises")
+    b.note("an out-of-range index adds nothing, where torch raises")
 
 
 def _check_index(b: Builder, index: Ref) -> None:

@@ -77,7 +77,7 @@ class OnlineSoftmax:
         """The statements that have both of one block alone, which may be minus infinity throughout."""
         rows = self.row_max.shape
         greatest = ir.Apply("fmax", (ir.Reduce("max", elements, axis, keeps_nan=False), ir.Number(LEAST)), rows)
-        top = ir.Let((self.row_max.text,), self.capped(greatest), "a part may be -inf throughout")
+        top = ir.Let((self.row_max.text,), self.capped(greatest), "a part may consist of -inf only")
         powers = ir.Apply("exp", (ir.Apply("sub", (elements, self.row_max), elements.shape),), elements.shape)
         named = () if exponentials is None else (ir.Let((exponentials.text,), powers),)
         return top, *named, ir.Let((self.row_sum.text,), ir.Reduce("sum", exponentials or powers, axis))
@@ -214,7 +214,7 @@ def accumulated(nest: Nest, i: int) -> Carry:
 def online_softmax(nest: Nest, pair: Online) -> Carry:
     """The running maximum and the running sum of exponentials, rescaled when the maximum grows."""
     softmax, source = softmax_of(nest, pair), softmax_source(nest, pair)
-    said = "from the least finite float32 on: a row may begin with -inf"
+    said = "starts at the lowest finite float32: a row may begin with -inf"
     step, _ = softmax.step(source, nest.tile.columns, None, None)
     return Carry(softmax.begin(comment=said), (*step, softmax.end()))
 

@@ -26,7 +26,7 @@ def tiles(axis: ir.Axis) -> ir.Expr:
 
 def run(axis: ir.Axis) -> tuple[ir.Let, ...]:
     """A run of elements a program."""
-    why = "int64: the offset of the last block passes 2**31 from that many elements on"
+    why = "int64: near 2**31 elements the offsets of the last block overflow int32"
     start = ir.Let(("block_start",), block(wide(ir.Program(0)), axis), aside=why)
     return start, *numbered(axis, ir.Name("block_start"))
 
@@ -35,7 +35,7 @@ def programs(columns: ir.Axis, *, columns_fastest: bool) -> tuple[ir.Let, ...]:
     """The tile of a program, from a grid of two dimensions, or of one."""
     if not columns_fastest:
         return ir.Let(("pid_m",), wide(ir.Program(0)), aside=WIDE), ir.Let(("pid_n",), ir.Program(1))
-    across, said = ir.Name("num_tiles_n"), "columns fastest: programs that run together write neighbouring memory"
+    across, said = ir.Name("num_tiles_n"), "columns vary fastest: programs that run together write adjacent memory"
     return (
         ir.Let((across.text,), tiles(columns), said),
         ir.Let(("pid_m",), wide(ir.Apply("int_div", (ir.Program(0), across), ())), aside=WIDE),
@@ -47,7 +47,7 @@ def planes(rows: ir.Axis, *, walks: bool) -> tuple[ir.Let, ...]:
     """The plane of a program, and its tile within that. `walks`: whether it has several tiles of rows."""
     down, each = ir.Name("num_tiles_m"), ir.Name(rows.block)
     size: ir.Expr = ir.Apply("mul", (each, ir.Name("ROW_TILES")), ()) if walks else each
-    said = f"a program has {'rows' if walks else 'a tile of rows'} and columns of one plane"
+    said = f"{'several tiles' if walks else 'one tile'} of rows and columns of one plane per program"
     return (
         ir.Let((down.text,), ir.Apply("cdiv", (ir.Name(rows.size), size), ()), said),
         ir.Let(("plane",), ir.Apply("int_div", (ir.Program(0), down), ())),
@@ -65,13 +65,13 @@ def inside(rows: ir.Axis, columns: ir.Axis) -> ir.Let:
 def elements(axis: ir.Axis) -> tuple[ir.Let, ...]:
     """A run of elements as they lie in the results, each with its row and its column."""
     first, n, run = ir.Name("first"), ir.Name("N"), ir.Name("run", (axis,))
-    said = "a run of elements as they lie in the results, each with its row and its column"
+    said = "consecutive elements of the result, each with its row and its column"
     own = ir.Range(axis, ir.Cast(ir.Apply("int_mod", (first, n), ()), "int32", is_tensor=True))
     row = ir.Apply("int_div", (first, n), ()), ir.Apply("int_div", (run, n), (axis,))
     return (
         ir.Let(("first",), block(wide(ir.Program(0)), axis), said, aside=WIDE),
         *numbered(axis, first),
-        ir.Let(("run",), own, "counted from the start of the first of its rows"),
+        ir.Let(("run",), own, "counted from the start of their first row"),
         ir.Let(("rows",), ir.Apply("add", row, (axis,))),
         ir.Let(("cols",), ir.Apply("int_mod", (run, n), (axis,))),
     )
@@ -151,7 +151,7 @@ def part(columns: ir.Axis) -> tuple[ir.Let, ...]:
     size, first = ir.Name("part"), ir.Name("first")
     end = ir.Apply("int_minimum", (ir.Apply("add", (first, size), ()), ir.Name(columns.size)), ())
     return (
-        ir.Let(("part",), part_size(columns), aside="in whole blocks"),
+        ir.Let(("part",), part_size(columns), aside="a multiple of the block"),
         ir.Let(("first",), ir.Apply("mul", (ir.Name("split"), size), ())),
         ir.Let(("end",), end),
     )
@@ -160,8 +160,8 @@ def part(columns: ir.Axis) -> tuple[ir.Let, ...]:
 def tiles_of_row(columns: ir.Axis, *, has_row: bool, may_be_empty: bool) -> tuple[ir.Let, ...]:
     """The tile of a program, and the row that it is of. `may_be_empty`: rows of no element have a tile."""
     if not has_row:
-        return (ir.Let(("tile",), ir.Program(0), "a program has one tile of the elements"),)
-    said = "a program has one tile of a row"
+        return (ir.Let(("tile",), ir.Program(0), "one tile of the elements per program"),)
+    said = "one tile of a row per program"
     whole: ir.Expr = ir.Name(columns.size)
     whole = ir.Apply("int_maximum", (whole, ir.Number(1)), ()) if may_be_empty else whole
     across = ir.Name("num_tiles_n")
@@ -174,7 +174,7 @@ def tiles_of_row(columns: ir.Axis, *, has_row: bool, may_be_empty: bool) -> tupl
 
 def tiles_across() -> tuple[ir.Let, ...]:
     """The same, where the same tiles of all rows follow one another."""
-    said = "a program has one tile of a row; those that read the same columns run together"
+    said = "one tile of a row per program; programs that read the same columns run together"
     row = lone_row(said, of=ir.Apply("int_mod", (ir.Program(0), ir.Name("M")), ()))
     return *row, ir.Let(("tile",), ir.Apply("int_div", (ir.Program(0), ir.Name("M")), ()))
 
@@ -187,8 +187,8 @@ def tiles_between(columns: ir.Axis, between: str) -> tuple[ir.Stmt, ...]:
     before = ir.Apply("int_div", (program, ir.Apply("mul", (ir.Name("M"), tiles), ())), ())
     before = ir.Apply("mul", (before, tiles), ())
     return (
-        ir.Remark(("a program has one tile of a row",), apart=False),
-        ir.Let((tiles.text,), fit, "in the order of memory: some tiles of a row, then as many of the next"),
+        ir.Remark(("one tile of a row per program",), apart=False),
+        ir.Let((tiles.text,), fit, "in memory order: some tiles of a row, then as many of the next row"),
         *lone_row(of=in_row),
         ir.Let(("tile",), ir.Apply("add", (before, ir.Apply("int_mod", (program, tiles), ())), ())),
     )

@@ -238,10 +238,10 @@ class Nest:
         several = bool(whole.shape)
         # a single row's number is a program's, which never passes 2**31; M is int64 where it does
         widest = ir.DtypeOf(ir.Apply("add", (ir.Program(0), ir.Name("M")), ()))
-        typed = "in the dtype of M, int32 where that is enough" if several else "int32 where that is enough"
+        typed = "the dtype of M, int32 if it suffices" if several else "int32 suffices"
         rest = ir.Name("short_rows" if several else "short_row", whole.shape)
         found: list[ir.Stmt] = [
-            ir.Let((rest.text,), ir.Cast(whole, widest if several else "int32", True), f"{typed}: it divides faster")
+            ir.Let((rest.text,), ir.Cast(whole, widest if several else "int32", True), f"{typed}: faster division")
         ]
         for position in range(len(groups) - 1, -1, -1):
             if groups[position] in self.body.layout.split:

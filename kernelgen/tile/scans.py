@@ -126,7 +126,7 @@ class Compensated(Running):
     """The name of a block's own sums."""
 
     def said(self, where: str = "at the end of the block before") -> tuple[str, ...]:
-        return (*super().said(where), f"{self.lost.text}: what rounding took from {self.carry.text}")
+        return (*super().said(where), f"{self.lost.text}: rounding error of {self.carry.text}")
 
     def begin(self) -> tuple[ir.Let, ...]:
         return (*super().begin(), self._begun(self.lost, 0.0, "float"))
@@ -226,8 +226,8 @@ class Growing(Running):
     def said(self, where: str = "at the end of the block before") -> tuple[str, ...]:
         return (
             f"{self.carry.text}: {self.name} {where}, a plain product",
-            f"{self.growth.text}: the most that elements up to there multiply to",
-            f"{self.most.text}: the most that any elements in a row do",
+            f"{self.growth.text}: the largest product of consecutive elements that end there",
+            f"{self.most.text}: the largest product of any consecutive elements",
         )
 
     def begin(self) -> tuple[ir.Let, ...]:

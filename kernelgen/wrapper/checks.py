@@ -182,7 +182,7 @@ def _element_checks(spec: OperatorSpec) -> Iterator[Check]:
         if tensor.checked and tensor.offsets is not None:
             size = _spelt(spec, tensor.offsets)
             begins = f"({name}[:1] < 0)" if tensor.is_ends else f"({name}[:1] != 0)"
-            said = "never fall and end at" if tensor.is_ends else "begin with 0, never fall and end at"
+            said = "be non-decreasing and end at" if tensor.is_ends else "begin with 0, be non-decreasing and end at"
             yield _of_optional(tensor, Check(
                 f"({name}.diff() < 0).any() | {begins}.any() | ({name}[-1:] != {size}).any()",
                 f"{spec.name}: {name} must {said} {_said(size)}, got {{{name}[:9].tolist()}}, ending with "

@@ -51,7 +51,7 @@ _OTHERWISE = {
 }
 """What the wrapper's variables that only products have are called where a tensor has their names."""
 _DESCRIPTOR = "from triton.tools.tensor_descriptor import TensorDescriptor"
-_INSTEAD = "no boxes in memory"
+_INSTEAD = "no TMA descriptors"
 
 
 def file_text(plan: KernelPlan, instead: Mapping[tuple[object, ...], tuple[ir.Step, ...]] | None = None) -> FileText:

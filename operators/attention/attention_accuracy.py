@@ -19,7 +19,7 @@ OPERATOR = judge.Operator(
         judge.Tensor("v", ("B", "H", "L", "E"), "T", rows=0),
     ),
     outputs=(judge.Tensor("out", ("B", "H", "S", "E"), "T", rows=0),),
-    multiplied="T",  # the kernel rounds what it multiplies to it, and sums in float32
+    multiplied="T",  # the kernel rounds operands of products to it and accumulates in float32
 )
 
 CASES = (

@@ -15,7 +15,7 @@ import backward_sinks.attention_sinks_backward_sinks_baseline  # noqa: E402
 
 
 def through(function):
-    """The gradients of a function, by autograd."""
+    """The function that returns the gradients of `function`, by autograd."""
 
     def gradients(grad_out, q, k, v, sinks):
         with torch.enable_grad():
@@ -30,7 +30,7 @@ def through(function):
 
 
 def from_saved(rounded, grad_out, q, k, v, sinks):
-    """The gradients from what the forward saves: its outputs are rounded to their dtype."""
+    """The gradients from the outputs that the forward saves, rounded to their dtype."""
     out, lse = forward.attention_sinks_forward_baseline.reference(q, k, v, sinks)
     out = rounded(out)
     grad_q, delta = backward.attention_sinks_backward_baseline.reference(
@@ -66,9 +66,9 @@ OPERATOR = judge.Operator(
     terms=("grad_out",),
     stored="T",
     multiplied="T",
-    also=from_saved,  # what rounding takes from an output, the gradients of a whole row lack
-    tolerance_factor=4.0,  # of which few rows tell little: where it falls differs
-    large=1.0,  # weights are as right as the logsumexp that they are computed again from
+    also=from_saved,  # the rounding error of a saved output enters the gradients of its whole row
+    tolerance_factor=4.0,  # it varies from row to row, and a case may have few rows
+    large=1.0,  # recomputed weights are only as accurate as the saved logsumexp
 )
 
 CASES = (

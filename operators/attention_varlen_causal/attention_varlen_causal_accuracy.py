@@ -21,7 +21,7 @@ OPERATOR = judge.Operator(
         judge.Tensor("cu_seqlens_k", ("P",), "int32", offsets="N"),
     ),
     outputs=(judge.Tensor("out", ("M", 32, "D"), "T"),),
-    multiplied="T",  # the kernel rounds what it multiplies to it, and sums in float32
+    multiplied="T",  # the kernel rounds operands of products to it and accumulates in float32
 )
 
 CASES = (

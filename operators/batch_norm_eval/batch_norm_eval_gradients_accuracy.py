@@ -11,7 +11,7 @@ import batch_norm_eval_baseline  # noqa: E402
 
 
 def through(function):
-    """The gradients of a function, by autograd."""
+    """The function that returns the gradients of `function`, by autograd."""
 
     def gradients(grad_out, x, mean, var, weight, bias):
         with torch.enable_grad():

@@ -38,7 +38,7 @@ def batch_norm_eval_kernel(
     stride_var_c = tl.cast(stride_var_c, tl.int64)
     stride_weight_c = tl.cast(stride_weight_c, tl.int64)
     stride_bias_c = tl.cast(stride_bias_c, tl.int64)
-    # a program has a tile of rows and columns of one plane
+    # one tile of rows and columns of one plane per program
     num_tiles_m = tl.cdiv(C, BLOCK_SIZE_M)
     plane = tl.program_id(0) // num_tiles_m
     pid_m = tl.program_id(0) % num_tiles_m
@@ -76,7 +76,7 @@ def batch_norm_eval_specialize_kernel(
     weight_ptr,
     bias_ptr,
     out_ptr,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     C: tl.constexpr,
     stride_xm: tl.constexpr,
     stride_xn: tl.constexpr,
@@ -93,7 +93,7 @@ def batch_norm_eval_specialize_kernel(
     stride_var_c = tl.cast(stride_var_c, tl.int64)
     stride_weight_c = tl.cast(stride_weight_c, tl.int64)
     stride_bias_c = tl.cast(stride_bias_c, tl.int64)
-    # a program has a tile of rows and columns of one plane
+    # one tile of rows and columns of one plane per program
     num_tiles_m = tl.cdiv(C, BLOCK_SIZE_M)
     plane = tl.program_id(0) // num_tiles_m
     pid_m = tl.program_id(0) % num_tiles_m
@@ -124,11 +124,11 @@ def batch_norm_eval_specialize_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
         128,
@@ -172,7 +172,7 @@ def check_inputs(
     weight: torch.Tensor,
     bias: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"batch_norm_eval: x must be float16, bfloat16 or float32, got {x.dtype}"

@@ -17,7 +17,8 @@ import triton.language as tl
 
 @triton.jit
 def _leave(word_ptr, value, total):
-    # in one word, which is zero until then: the sign of a sum, never negative, is set
+    # publishes both in one word, which is zero before: the sign bit of total, never set
+    # otherwise, marks it as written
     low = tl.cast(total, tl.float32).to(tl.uint32, bitcast=True) | 0x80000000
     high = value.to(tl.uint32, bitcast=True)
     word = (high.to(tl.int64) << 32) | low.to(tl.int64)
@@ -31,7 +32,7 @@ def _is_missing(words):
 
 @triton.jit
 def _poll(words_ptr, is_part, times):
-    # until all words are there, or so many times; 2**14 take some 10 ms
+    # spins until all words are there, at most `times` loads; 2**14 take about 10 ms
     words = tl.load(words_ptr, mask=is_part, other=-1, volatile=True)
     seen = 0
     while _is_missing(words) & (seen < times):
@@ -180,7 +181,7 @@ def batch_norm_train_cooperative_kernel(
     stride_out_n_size,
     stride_out_m,
     stride_out_hw,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     HW: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
     SPLITS: tl.constexpr,
@@ -189,13 +190,13 @@ def batch_norm_train_cooperative_kernel(
     stride_xhw = tl.cast(stride_xhw, tl.int64)
     stride_out_n_size = tl.cast(stride_out_n_size, tl.int64)
     stride_out_hw = tl.cast(stride_out_hw, tl.int64)
-    # num_parts programs share a row: each keeps a part in registers, waits until all have reduced
-    # theirs, and writes it
+    # num_parts programs share a row: each holds a part in registers, publishes its partial result,
+    # waits for those of the others, and writes its part
     row = (tl.program_id(0) // num_parts).to(tl.int64)  # int64: row * N may pass 2**31
     split = tl.program_id(0) % num_parts
     first = split * BLOCK_SIZE_N
     cols = first + tl.arange(0, BLOCK_SIZE_N)
-    mask = (cols < N) | (N % BLOCK_SIZE_N == 0)  # no mask where blocks fit the row
+    mask = (cols < N) | (N % BLOCK_SIZE_N == 0)  # no mask if blocks divide N
     n_size = cols // HW
     hw = cols % HW
     x = tl.load(
@@ -212,7 +213,7 @@ def batch_norm_train_cooperative_kernel(
     is_part = tl.arange(0, SPLITS) < num_parts
     mean_words = _poll(mean_words_ptr + parts, is_part, 2**14)
     if _is_missing(mean_words):
-        # others do not run at the same time: their parts are reduced here, its own last
+        # timed out: other programs may not be resident. Reduce every part here, its own last
         for turn in range(1, num_parts + 1):
             part = (split + turn) % num_parts
             other_first = part * BLOCK_SIZE_N
@@ -283,7 +284,7 @@ def batch_norm_train_alone_kernel(
     stride_xhw = tl.cast(stride_xhw, tl.int64)
     stride_out_n_size = tl.cast(stride_out_n_size, tl.int64)
     stride_out_hw = tl.cast(stride_out_hw, tl.int64)
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     weight = tl.load(weight_ptr + row * stride_weight_m)
     bias = tl.load(bias_ptr + row * stride_bias_m)
@@ -314,7 +315,7 @@ def batch_norm_train_alone_kernel(
     # normalized = centered * torch.rsqrt(variance + eps)
     inverse_root = tl.rsqrt(variance + 1e-5)
 
-    # the row again, now with what it was reduced to
+    # final pass over the row, with its reduced values
     # backwards: the end of the row was read last and may still be cached
     for start in range(0, N, BLOCK_SIZE_N):
         cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
@@ -352,7 +353,7 @@ def batch_norm_train_split_kernel(
     stride_xn_size,
     stride_xm,
     stride_xhw,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     HW: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
     SPLITS: tl.constexpr,
@@ -360,10 +361,10 @@ def batch_norm_train_split_kernel(
 ):
     stride_xn_size = tl.cast(stride_xn_size, tl.int64)  # cols * stride may pass 2**31
     stride_xhw = tl.cast(stride_xhw, tl.int64)
-    # a row is divided among SPLITS programs, each of which walks a part in blocks
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
     first = split * part
     end = tl.minimum(first + part, N)
 
@@ -410,7 +411,7 @@ def batch_norm_train_apply_kernel(
     stride_out_n_size,
     stride_out_m,
     stride_out_hw,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     HW: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
     SPLITS: tl.constexpr,
@@ -419,14 +420,15 @@ def batch_norm_train_apply_kernel(
     stride_xhw = tl.cast(stride_xhw, tl.int64)
     stride_out_n_size = tl.cast(stride_out_n_size, tl.int64)
     stride_out_hw = tl.cast(stride_out_hw, tl.int64)
-    # a program has one tile of a row
-    # in the order of memory: some tiles of a row, then as many of the next
+    # one tile of a row per program
+    # in memory order: some tiles of a row, then as many of the next row
     tiles = tl.maximum(HW // BLOCK_SIZE_N, 1)
     row = (tl.program_id(0) // tiles % M).to(tl.int64)  # int64: row * N may pass 2**31
     tile = tl.program_id(0) // (M * tiles) * tiles + tl.program_id(0) % tiles
     cols = tile * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # of a program that reduced
+    # elements per partial result
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N
     parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
     part_counts = tl.minimum(tl.maximum(N - tl.arange(0, SPLITS) * part, 0), part)
     mean_parts = tl.load(mean_parts_ptr + parts)
@@ -462,7 +464,7 @@ def batch_norm_train_apply_kernel(
 
 @functools.cache
 def num_sms(device: torch.device) -> int:
-    """The GPU's multiprocessors; none where Triton's interpreter runs one program after the other."""
+    """Number of SMs; 0 in Triton's interpreter, which runs one program at a time."""
     if not isinstance(_poll, triton.JITFunction):
         return 0
     properties = triton.runtime.driver.active.utils.get_device_properties(device.index)
@@ -470,26 +472,27 @@ def num_sms(device: torch.device) -> int:
 
 
 def num_waiting(device: torch.device, options: dict) -> int:
-    """How many programs may wait for one another: half of those that surely run at once.
+    """Maximum programs that may wait for one another: half of those sure to be resident.
 
-    An SM has 65536 registers and holds 16 programs at least. The other half is left to a
-    launch on another stream, whose programs fill gaps as these are counted in powers of two.
+    An SM has 65536 registers and holds at least 16 programs. The other half is left to a
+    launch on another stream; registers are rounded up to a power of two, so that programs
+    of both leave no gaps.
     """
     registers = next_power_of_2(32 * options["num_warps"] * options["maxnreg"])
     return max(num_sms(device) * min(65536 // registers, 16) // 2, 1)
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (512, batch_norm_train_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, batch_norm_train_row_kernel, {"num_warps": 2}),
@@ -521,7 +524,7 @@ def check_inputs(
     weight: torch.Tensor,
     bias: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"batch_norm_train: x must be float16, bfloat16 or float32, got {x.dtype}"
@@ -637,7 +640,7 @@ def batch_norm_train(
                     SPLITS=max(next_power_of_2(num_parts), 32),
                     **options,
                 )
-            else:  # not all programs of a row run at once: one walks it alone
+            else:  # not all programs of a row are sure to be resident: one per row
                 batch_norm_train_alone_kernel[(M,)](
                     x_view,
                     weight,

@@ -11,7 +11,7 @@ import batched_matmul_baseline  # noqa: E402
 
 
 def through(function):
-    """The gradients of a function, by autograd."""
+    """The function that returns the gradients of `function`, by autograd."""
 
     def gradients(grad_out, a, b):
         with torch.enable_grad():
@@ -40,8 +40,8 @@ OPERATOR = judge.Operator(
     terms=("grad_out",),
     stored="T",  # the output that the gradients are computed from is rounded to it
     multiplied="T",
-    tolerance_factor=16.0,  # what that takes from it is the same along a whole row
-    large=1.0,  # where one weight is left of a row, that is all that its gradients are
+    tolerance_factor=16.0,  # its rounding error is the same along a whole row
+    large=1.0,  # in a row with one nonzero weight that error is the whole gradient
 )
 
 CASES = (

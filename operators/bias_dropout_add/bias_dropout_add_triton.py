@@ -15,7 +15,7 @@ import triton.language as tl
 
 @triton.jit
 def _random_mask(seed, place, threshold):
-    # four neighbours share the four words that Philox 4x32-10 makes of one counter
+    # four adjacent elements share the four words of one Philox 4x32-10 counter
     a, b, c, d = tl.randint4x(seed, place // 4)
     is_even = place % 2 == 0
     first, second = tl.where(is_even, a, b), tl.where(is_even, c, d)
@@ -53,7 +53,7 @@ def bias_dropout_add_kernel(
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
     mask = row_mask[:, None] & col_mask[None, :]
-    # in the dtype of M, int32 where that is enough: it divides faster
+    # the dtype of M, int32 if it suffices: faster division
     short_rows = rows.to((tl.program_id(0) + M).dtype)
     index_0 = short_rows.to(tl.int64)
     residual = tl.load(
@@ -95,7 +95,7 @@ def bias_dropout_add_1d_grid_kernel(
     stride_residual_n = tl.cast(stride_residual_n, tl.int64)
     stride_xn = tl.cast(stride_xn, tl.int64)
     stride_bias_n = tl.cast(stride_bias_n, tl.int64)
-    # columns fastest: programs that run together write neighbouring memory
+    # columns vary fastest: programs that run together write adjacent memory
     num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
     # int64: rows * N may pass 2**31
     pid_m = (tl.program_id(0) // num_tiles_n).to(tl.int64)
@@ -107,7 +107,7 @@ def bias_dropout_add_1d_grid_kernel(
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
     mask = row_mask[:, None] & col_mask[None, :]
-    # in the dtype of M, int32 where that is enough: it divides faster
+    # the dtype of M, int32 if it suffices: faster division
     short_rows = rows.to((tl.program_id(0) + M).dtype)
     index_0 = short_rows.to(tl.int64)
     residual = tl.load(
@@ -128,11 +128,11 @@ def bias_dropout_add_1d_grid_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
         1024,
@@ -165,7 +165,7 @@ def check_inputs(
     residual: torch.Tensor,
     seed: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"bias_dropout_add: x must be float16, bfloat16 or float32, got {x.dtype}"

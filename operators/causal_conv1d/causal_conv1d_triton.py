@@ -14,7 +14,7 @@ import triton.language as tl
 
 @triton.jit
 def _exp(x):
-    # one instruction; tl.exp spends three more on results below 2**-126, which are flushed here
+    # one instruction; tl.exp takes three more for denormal results, which become 0 here
     return tl.exp2(x * 1.4426950408889634)
 
 
@@ -23,7 +23,7 @@ def _sigmoid(x):
     return 1.0 / (1.0 + _exp(-x))
 
 
-# a thread that took several columns would leave gaps between what its neighbours read
+# with several columns per thread, loads of adjacent threads would not coalesce
 @triton.jit(
     do_not_specialize_on_alignment=["x_ptr", "weight_ptr", "bias_ptr", "out_ptr"]
 )
@@ -32,7 +32,7 @@ def causal_conv1d_kernel(
     weight_ptr,
     bias_ptr,
     out_ptr,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     D: tl.constexpr,
     stride_xm: tl.constexpr,
     stride_xs: tl.constexpr,
@@ -48,7 +48,7 @@ def causal_conv1d_kernel(
     stride_weight_d = tl.cast(stride_weight_d, tl.int64)
     stride_weight_1 = tl.cast(stride_weight_1, tl.int64)
     stride_bias_d = tl.cast(stride_bias_d, tl.int64)
-    # a program has rows and columns of one plane
+    # several tiles of rows and columns of one plane per program
     num_tiles_m = tl.cdiv(D, BLOCK_SIZE_M * ROW_TILES)
     plane = tl.program_id(0) // num_tiles_m
     pid_m = tl.program_id(0) % num_tiles_m
@@ -99,11 +99,11 @@ def causal_conv1d_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
         128,
@@ -140,7 +140,7 @@ def check_inputs(
     weight: torch.Tensor,
     bias: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"causal_conv1d: x must be float16, bfloat16 or float32, got {x.dtype}"

@@ -24,7 +24,7 @@ def causal_mask_fill_kernel(
 ):
     stride_scores_m = tl.cast(stride_scores_m, tl.int64)  # offsets may pass 2**31
     stride_scores_n = tl.cast(stride_scores_n, tl.int64)
-    # a program has a tile of rows and columns of one plane
+    # one tile of rows and columns of one plane per program
     num_tiles_m = tl.cdiv(S, BLOCK_SIZE_M)
     plane = tl.program_id(0) // num_tiles_m
     pid_m = tl.program_id(0) % num_tiles_m
@@ -61,7 +61,7 @@ def causal_mask_fill_tile_kernel(
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_scores_n = tl.cast(stride_scores_n, tl.int64)  # cols * stride may pass 2**31
-    # columns fastest: programs that run together write neighbouring memory
+    # columns vary fastest: programs that run together write adjacent memory
     num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
     # int64: rows * N may pass 2**31
     pid_m = (tl.program_id(0) // num_tiles_n).to(tl.int64)
@@ -71,7 +71,7 @@ def causal_mask_fill_tile_kernel(
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
     mask = row_mask[:, None] & col_mask[None, :]
-    # in the dtype of M, int32 where that is enough: it divides faster
+    # the dtype of M, int32 if it suffices: faster division
     short_rows = rows.to((tl.program_id(0) + M).dtype)
     s = (short_rows % S).to(tl.int64)
     scores = tl.load(
@@ -89,11 +89,11 @@ def causal_mask_fill_tile_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
         128,
@@ -131,7 +131,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(scores: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if scores.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "causal_mask_fill: scores must be float16, bfloat16 or float32, got "

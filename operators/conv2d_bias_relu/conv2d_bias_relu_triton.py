@@ -2,11 +2,9 @@
 """conv2d_bias_relu: A dense 3x3 convolution on NCHW, a bias for every channel and
 relu, in one kernel.
 
-Products are summed in float32, tap after tap of the window, in an order that never
-changes.
-Float32 is multiplied as torch convolves it: in TF32 where torch.backends.cudnn.conv
-says so.
-Where the schedule table names torch's call, torch decides how products are summed.
+Products are accumulated in float32, tap by tap of the window, in a fixed order.
+Float32 products follow torch: TF32 where torch.backends.cudnn.conv allows it.
+Where the schedule table selects torch's call, torch decides the order of the sums.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 """
@@ -21,14 +19,14 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 @triton.jit
 def _nan_maximum(a, b):
-    # torch keeps NaN, tl.maximum by default drops it
+    # torch propagates NaN, tl.maximum by default drops it
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def _tile_of(number, tiles_m, tiles_n, GROUP_M: tl.constexpr):
-    # GROUP_M rows of tiles column by column: what programs that run together read of
-    # both factors stays in L2
+    # grouped order: GROUP_M rows of tiles, column by column, so that programs that run
+    # together share operands in L2
     group = GROUP_M * tiles_n
     first = number // group * GROUP_M
     height = min(tiles_m - first, GROUP_M)
@@ -260,27 +258,27 @@ def conv2d_bias_relu_pointers_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def convolution_precision() -> str:
-    """How float32 is multiplied: as torch's own convolutions are."""
+    """Precision of float32 products: follows torch's setting for convolutions."""
     return "tf32" if torch.backends.cudnn.conv.fp32_precision == "tf32" else "ieee"
 
 
 @functools.cache
 def has_copy_engine(device: torch.device) -> bool:
-    """Whether the GPU copies tiles by descriptors, as sm_90 and newer do, and Triton's interpreter."""
+    """Whether tiles can be copied by TMA descriptors: sm_90 and newer, Triton's interpreter."""
     if device.type == "cpu":
         return True
     return triton.runtime.driver.active.get_current_target().arch >= 90
 
 
 def fit_channels(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether boxes of these can be copied by descriptors where channels are last.
+    """Whether TMA descriptors can address these tensors in channels-last layout.
 
-    A run of channels is a multiple of 16 bytes.
+    The channels of a pixel take a multiple of 16 bytes.
     """
     return (
         has_copy_engine(x.device)
@@ -301,7 +299,7 @@ def turn_kernel(
     BLOCK_C: tl.constexpr,
     BLOCK_P: tl.constexpr,
 ):
-    # a tile of channels by pixels of one image
+    # one tile of channels by pixels of one image per program
     tiles_p = tl.cdiv(P, BLOCK_P)
     tiles = tiles_p * tl.cdiv(C, BLOCK_C)
     image = (tl.program_id(0) // tiles).to(tl.int64)
@@ -318,10 +316,10 @@ def turn_kernel(
 
 
 def channels_last(x: torch.Tensor) -> torch.Tensor:
-    """x[N, C, ...] with its channels side by side in memory; a copy where they are not."""
+    """x[N, C, ...] in channels-last layout; copied unless it has it already."""
     last = x.movedim(1, -1)
     if last.is_contiguous() and x.data_ptr() % 16 == 0:
-        # a dimension of one may have any stride, a descriptor takes none but its own
+        # descriptors need the contiguous stride also for dimensions of size 1
         return last.view(-1).view(last.shape).movedim(-1, 1)
     turned = torch.empty_like(last, memory_format=torch.contiguous_format)
     if x.numel() == 0 or not x[0, 0].is_contiguous():
@@ -335,21 +333,21 @@ def channels_last(x: torch.Tensor) -> torch.Tensor:
 
 
 def packed_weight(weight: torch.Tensor, block: int) -> torch.Tensor:
-    """weight[J, C, ...] as [J, ... * C], channels side by side and zeros after them up to whole blocks."""
+    """weight[J, C, ...] as [J, ... * C], channels last, zero-padded to a multiple of `block`."""
     last = channels_last(weight).movedim(1, -1)
     beyond = -last.shape[-1] % block
     return (torch.nn.functional.pad(last, (0, beyond)) if beyond else last).flatten(1)
 
 
 def memory_format_of(x: torch.Tensor) -> torch.memory_format:
-    """How torch's convolution of x lies in memory: channels last where those of x are."""
+    """Memory format of torch's convolution of x: channels last if x is."""
     last = torch.channels_last if x.ndim == 4 else torch.channels_last_3d
     is_last = x.is_contiguous(memory_format=last) and not x.is_contiguous()
     return last if is_last else torch.contiguous_format
 
 
-# The most output channels, input channels and bytes of an element that a line serves
-# (None: any), its kernel, and how to launch it.
+# Each entry: maximum output channels, input channels and bytes of an element (None: no
+# limit), kernel, launch options.
 SCHEDULES = (
     (None, 15, None, torch.nn.functional.conv2d, {}),
     (
@@ -420,7 +418,7 @@ SCHEDULES = (
 
 
 def pick_schedule(N: int, C: int, itemsize: int):
-    """The kernel and the launch options of the first line that serves these sizes."""
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
     for max_N, max_C, max_itemsize, kernel, options in SCHEDULES:
         if max_N is not None and N > max_N:
             continue
@@ -436,7 +434,7 @@ def check_inputs(
     weight: torch.Tensor,
     bias: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"conv2d_bias_relu: x must be float16, bfloat16 or float32, got {x.dtype}"
@@ -521,7 +519,7 @@ def conv2d_bias_relu(
         )
     kernel, options = pick_schedule(N, C, x.element_size())
     if kernel is conv2d_bias_relu_boxes_kernel and not fit_channels(x, weight):
-        kernel = conv2d_bias_relu_pointers_kernel  # no boxes in memory
+        kernel = conv2d_bias_relu_pointers_kernel  # no TMA descriptors
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is torch.nn.functional.conv2d:
             convolved = torch.nn.functional.conv2d(

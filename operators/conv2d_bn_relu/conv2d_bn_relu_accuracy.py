@@ -22,7 +22,7 @@ OPERATOR = judge.Operator(
         judge.Tensor("shift", ("J",), "float32"),
     ),
     outputs=(judge.Tensor("out", ("B", "J", "H", "W"), "T", rows=0),),
-    multiplied="T",  # the kernel rounds what it multiplies to it, and sums in float32
+    multiplied="T",  # the kernel rounds operands of products to it and accumulates in float32
 )
 
 CASES = (

@@ -2,12 +2,11 @@
 """cross_entropy: The mean over a batch of the negative log-probability of each row's
 target class.
 
-A class index outside the classes, which torch reports, gives a wrong loss here unless
-it is ignore_index.
+An out-of-range class index, for which torch raises, gives a wrong loss here unless it
+is ignore_index.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
-Every row leaves a number, and a second kernel reduces these in an order that never
-changes.
+Each row yields one number; a second kernel reduces these in a fixed order.
 """
 
 import torch
@@ -17,13 +16,13 @@ import triton.language as tl
 
 @triton.jit
 def _exp(x):
-    # one instruction; tl.exp spends three more on results below 2**-126, which are flushed here
+    # one instruction; tl.exp takes three more for denormal results, which become 0 here
     return tl.exp2(x * 1.4426950408889634)
 
 
 @triton.jit
 def _nan_max(x, axis: tl.constexpr):
-    # torch keeps NaN, tl.max drops it
+    # torch propagates NaN, tl.max drops it
     has_nan = tl.max((x != x).to(tl.int32), axis=axis)
     return tl.where(has_nan > 0, float("nan"), tl.max(x, axis=axis))
 
@@ -125,7 +124,7 @@ def cross_entropy_looped_kernel(
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_logits_v = tl.cast(stride_logits_v, tl.int64)  # cols * stride may pass 2**31
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     target = tl.load(target_ptr + row * stride_target_m)
     target_logit = tl.load(
@@ -134,7 +133,7 @@ def cross_entropy_looped_kernel(
         other=0.0,
     ).to(tl.float32)
 
-    # from the least finite float32 on: a row may begin with -inf
+    # starts at the lowest finite float32: a row may begin with -inf
     row_max = -3.4028234663852886e38
     denominator = 0.0
     for start in range(0, N, BLOCK_SIZE_N):
@@ -167,11 +166,11 @@ def cross_entropy_looped_2_kernel(
     stride_target_m,
     stride_logits_b,
     stride_logits_v,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_logits_v = tl.cast(stride_logits_v, tl.int64)  # cols * stride may pass 2**31
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     target = tl.load(target_ptr + row * stride_target_m)
     target_logit = tl.load(
@@ -180,7 +179,7 @@ def cross_entropy_looped_2_kernel(
         other=0.0,
     ).to(tl.float32)
 
-    # from the least finite float32 on: a row may begin with -inf
+    # starts at the lowest finite float32: a row may begin with -inf
     row_max = -3.4028234663852886e38
     denominator = 0.0
     for start in range(0, N, BLOCK_SIZE_N):
@@ -212,7 +211,7 @@ def cross_entropy_finish_kernel(
     N,
     BLOCK_SIZE_N: tl.constexpr,
 ):
-    # one program reduces what the kernel before left for every row
+    # one program reduces the per-row results of the previous kernel
     loss_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     count_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
@@ -230,16 +229,16 @@ def cross_entropy_finish_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (512, cross_entropy_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, cross_entropy_row_kernel, {"num_warps": 2}),
@@ -261,7 +260,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(logits: torch.Tensor, target: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if logits.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "cross_entropy: logits must be float16, bfloat16 or float32, got "

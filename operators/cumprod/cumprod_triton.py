@@ -3,8 +3,8 @@
 
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
-Parts of a row are scanned on their own and joined, which rounds otherwise than element
-by element.
+Parts of a row are scanned separately and combined, so rounding differs from an element-
+by-element scan.
 An input whose dimensions cannot be merged without a copy is copied first (torch's
 reshape).
 """
@@ -17,7 +17,7 @@ import triton.language as tl
 @triton.jit
 def _frexp(x):
     # x = mantissa * 2**exponent, 1 <= |mantissa| < 2; zeros, infinities and NaN are
-    # mantissas themselves. Denormals are lifted to where the bits hold an exponent
+    # returned as mantissas. Denormals are first scaled to normal numbers
     lift = tl.where(tl.abs(x) < 2.0**-126, 24, 0)
     bits = tl.where(lift > 0, x * 2.0**24, x).to(tl.int32, bitcast=True)
     exponent = ((bits >> 23) & 0xFF) - 127
@@ -34,8 +34,8 @@ def _power_of_two(exponent):
 
 @triton.jit
 def _ldexp(mantissa, exponent):
-    # mantissa * 2**exponent in two steps, of which the first is exact: rounded once, also
-    # to denormals. Infinity times what vanishes in float64, as in torch, is NaN
+    # mantissa * 2**exponent in two steps, the first of them exact: rounded once, also to
+    # denormals. Infinity times a power that underflows in float64 is NaN, as in torch
     first = tl.minimum(tl.maximum(exponent, -126), 127)
     second = tl.minimum(tl.maximum(exponent - first, -126), 127)
     second += (exponent > 1023).to(tl.int32) - (exponent < -1074).to(tl.int32)
@@ -44,7 +44,7 @@ def _ldexp(mantissa, exponent):
 
 @triton.jit
 def _multiply_scaled(a, a_exponent, b, b_exponent):
-    # of mantissas from 1 to 2; what follows a zero, infinity or NaN no longer counts
+    # mantissas from 1 to 2; after a zero, infinity or NaN exponents no longer count
     product, size = a * b, tl.abs(a)
     is_two = tl.abs(product) >= 2.0
     is_number = (size >= 1.0) & (size < 2.0)
@@ -54,21 +54,21 @@ def _multiply_scaled(a, a_exponent, b, b_exponent):
 
 @triton.jit
 def _running_products(x, axis: tl.constexpr, reverse: tl.constexpr = False):
-    # as mantissas and exponents: joined in a tree, parts of a product may be infinite or
-    # zero in float32 where the product is not
+    # as mantissas and exponents: partial products of the scan may overflow or underflow
+    # in float32 where the result does not
     return tl.associative_scan(_frexp(x), axis, _multiply_scaled, reverse)
 
 
 @triton.jit
 def _multiply_growing(a, a_growth, b, b_growth):
-    # growth: the most that elements up to the last one multiply to, wherever they begin
+    # growth: the largest product of consecutive elements that end at the last one
     return a * b, tl.maximum(b_growth, tl.abs(b) * a_growth)
 
 
 @triton.jit
 def _cumprod(x, axis: tl.constexpr, reverse: tl.constexpr = False):
-    # where no part of a row multiplies to more than 2**16, none is infinite in float32, and
-    # one that vanishes there does so in the row: plain products will do
+    # where no consecutive elements multiply to more than 2**16, no partial product overflows,
+    # and one that underflows does so in the result as well: plain products suffice
     pairs = (x, tl.abs(x))
     product, growth = tl.associative_scan(pairs, axis, _multiply_growing, reverse)
     if tl.max(growth) > 65536.0:
@@ -81,8 +81,8 @@ def _cumprod(x, axis: tl.constexpr, reverse: tl.constexpr = False):
 def _growing_products(
     x, carry, growth, axis: tl.constexpr, reverse: tl.constexpr = False
 ):
-    # plain products of what comes after `carry`, and the most that elements up to each
-    # of them multiply to
+    # plain products continued from `carry`, and the largest product of consecutive
+    # elements that end at each of them
     pairs = (x, tl.abs(x))
     product, parts = tl.associative_scan(pairs, axis, _multiply_growing, reverse)
     return carry * product, tl.maximum(parts, tl.abs(product) * growth)
@@ -90,15 +90,15 @@ def _growing_products(
 
 @triton.jit
 def _last_of(x, is_last):
-    # by its bits: a sum of zeros is no negative zero
+    # bitwise: a float sum with 0.0 would lose a negative zero
     bits = tl.where(is_last, x.to(tl.int32, bitcast=True), 0)
     return tl.sum(bits, axis=0).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def _products_after(carry, carry_exponent, mantissa, exponent):
-    # the exponent of a whole row is int64; beyond 2**30 a block no longer changes what the
-    # product is
+    # the exponent of a whole row is int64; beyond 2**30 a block can no longer change the
+    # result
     near = tl.minimum(tl.maximum(carry_exponent, -0x40000000), 0x40000000).to(tl.int32)
     mantissa, exponent = _multiply_scaled(carry, near, mantissa, exponent)
     return _ldexp(mantissa, exponent)
@@ -134,17 +134,17 @@ def cumprod_looped_kernel(
     out_ptr,
     stride_xm,
     stride_xn,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     BLOCK_SIZE_N: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
     # out_carry: out at the end of the block before, a plain product
-    # out_growth: the most that elements up to there multiply to
-    # out_most: the most that any elements in a row do
+    # out_growth: the largest product of consecutive elements that end there
+    # out_most: the largest product of any consecutive elements
     is_last = tl.arange(0, BLOCK_SIZE_N) == BLOCK_SIZE_N - 1
     out_carry = 1.0
     out_growth = 1.0
@@ -165,9 +165,9 @@ def cumprod_looped_kernel(
         out_growth = tl.sum(tl.where(is_last, out_parts, 0.0), axis=0)
 
     if out_most > 65536.0:
-        # some multiply to what is no float32: once more, as mantissas and exponents
+        # some products may overflow float32: scan again as mantissas and exponents
         # out_carry * 2**out_carry_exponent: out at the end of the block before
-        tl.debug_barrier()  # what others have stored is not to come later
+        tl.debug_barrier()  # other threads' stores of the first scan come first
         out_carry = 1.0
         out_carry_exponent = tl.cast(0, tl.int64)
         for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
@@ -201,12 +201,12 @@ def cumprod_looped_plain_kernel(
     NUM_STAGES: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
     # out_carry: out at the end of the block before, a plain product
-    # out_growth: the most that elements up to there multiply to
-    # out_most: the most that any elements in a row do
+    # out_growth: the largest product of consecutive elements that end there
+    # out_most: the largest product of any consecutive elements
     is_last = tl.arange(0, BLOCK_SIZE_N) == BLOCK_SIZE_N - 1
     out_carry = 1.0
     out_growth = 1.0
@@ -227,9 +227,9 @@ def cumprod_looped_plain_kernel(
         out_growth = tl.sum(tl.where(is_last, out_parts, 0.0), axis=0)
 
     if out_most > 65536.0:
-        # some multiply to what is no float32: once more, as mantissas and exponents
+        # some products may overflow float32: scan again as mantissas and exponents
         # out_carry * 2**out_carry_exponent: out at the end of the block before
-        tl.debug_barrier()  # what others have stored is not to come later
+        tl.debug_barrier()  # other threads' stores of the first scan come first
         out_carry = 1.0
         out_carry_exponent = tl.cast(0, tl.int64)
         for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
@@ -253,11 +253,11 @@ def cumprod_looped_plain_kernel(
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (2048, cumprod_kernel, {"num_warps": 1}),
     (8192, cumprod_kernel, {"num_warps": 2}),
@@ -282,7 +282,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(x: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"cumprod: x must be float16, bfloat16 or float32, got {x.dtype}"

@@ -3,8 +3,8 @@
 
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
-Parts of a row are scanned on their own and joined, which rounds otherwise than element
-by element.
+Parts of a row are scanned separately and combined, so rounding differs from an element-
+by-element scan.
 An input whose dimensions cannot be merged without a copy is copied first (torch's
 reshape).
 """
@@ -16,7 +16,7 @@ import triton.language as tl
 
 @triton.jit
 def _two_sum(a, b):
-    # a + b, and what rounding took from it (Knuth), which is nothing of what is not finite
+    # a + b and its rounding error (Knuth's TwoSum); error 0 where the sum is not finite
     total = a + b
     back = total - a
     error = (a - (total - back)) + (b - back)
@@ -58,11 +58,11 @@ def cumsum_looped_kernel(
     NUM_STAGES: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
     # out_carry: out at the end of the block before
-    # out_lost: what rounding took from out_carry
+    # out_lost: rounding error of out_carry
     is_last = tl.arange(0, BLOCK_SIZE_N) == BLOCK_SIZE_N - 1
     out_carry = 0.0
     out_lost = 0.0
@@ -83,11 +83,11 @@ def cumsum_looped_kernel(
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (2048, cumsum_kernel, {"num_warps": 1}),
     (8192, cumsum_kernel, {"num_warps": 4}),
@@ -108,7 +108,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(x: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16):
         raise ValueError(f"cumsum: x must be float16 or bfloat16, got {x.dtype}")
     if x.ndim < 1:

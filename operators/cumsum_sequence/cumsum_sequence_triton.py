@@ -4,8 +4,8 @@ feature.
 
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
-Parts of a row are scanned on their own and joined, which rounds otherwise than element
-by element.
+Parts of a row are scanned separately and combined, so rounding differs from an element-
+by-element scan.
 """
 
 import torch
@@ -15,7 +15,7 @@ import triton.language as tl
 
 @triton.jit
 def _two_sum(a, b):
-    # a + b, and what rounding took from it (Knuth), which is nothing of what is not finite
+    # a + b and its rounding error (Knuth's TwoSum); error 0 where the sum is not finite
     total = a + b
     back = total - a
     error = (a - (total - back)) + (b - back)
@@ -41,17 +41,18 @@ def cumsum_sequence_kernel(
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     stride_out_n = tl.cast(stride_out_n, tl.int64)
-    # lanes lie along the other dimensions; a program walks what is scanned in blocks
+    # lanes run along the other dimensions; a program loops over the scanned one in
+    # blocks
     pid_m = tl.program_id(0).to(tl.int64)  # int64: offsets may pass 2**31
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
-    # in the dtype of M, int32 where that is enough: it divides faster
+    # the dtype of M, int32 if it suffices: faster division
     short_rows = rows.to((tl.program_id(0) + M).dtype)
     d = (short_rows % D).to(tl.int64)
     b = (short_rows // D).to(tl.int64)
 
     # out_carry: out at the end of the block before
-    # out_lost: what rounding took from out_carry
+    # out_lost: rounding error of out_carry
     is_last = tl.arange(0, BLOCK_SIZE_N) == BLOCK_SIZE_N - 1
     out_carry = tl.zeros((BLOCK_SIZE_M,), tl.float32)
     out_lost = tl.zeros((BLOCK_SIZE_M,), tl.float32)
@@ -83,11 +84,11 @@ def cumsum_sequence_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
         None,
@@ -105,7 +106,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(x: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"cumsum_sequence: x must be float16, bfloat16 or float32, got {x.dtype}"

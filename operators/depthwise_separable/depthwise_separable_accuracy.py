@@ -19,7 +19,7 @@ OPERATOR = judge.Operator(
         judge.Tensor("pointwise", ("J", "C", 1, 1), "T"),
     ),
     outputs=(judge.Tensor("out", ("B", "J", "H", "W"), "T"),),
-    multiplied="T",  # the kernel rounds what it multiplies to it, and sums in float32
+    multiplied="T",  # the kernel rounds operands of products to it and accumulates in float32
 )
 
 CASES = (

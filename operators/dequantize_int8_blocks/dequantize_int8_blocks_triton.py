@@ -44,11 +44,11 @@ def dequantize_int8_blocks_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
         None,
@@ -66,7 +66,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(levels: torch.Tensor, scale: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if levels.dtype != torch.int8:
         raise ValueError(
             f"dequantize_int8_blocks: levels must be int8, got {levels.dtype}"

@@ -57,7 +57,7 @@ def dequantize_int8_rows_1d_grid_kernel(
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_levels_n = tl.cast(stride_levels_n, tl.int64)  # cols * stride may pass 2**31
-    # columns fastest: programs that run together write neighbouring memory
+    # columns vary fastest: programs that run together write adjacent memory
     num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
     # int64: rows * N may pass 2**31
     pid_m = (tl.program_id(0) // num_tiles_n).to(tl.int64)
@@ -78,11 +78,11 @@ def dequantize_int8_rows_1d_grid_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
         1024,
@@ -110,7 +110,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(levels: torch.Tensor, scale: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if levels.dtype != torch.int8:
         raise ValueError(
             f"dequantize_int8_rows: levels must be int8, got {levels.dtype}"

@@ -13,8 +13,8 @@ import triton.language as tl
 
 @triton.jit
 def _precise_exp(x):
-    # 2 ulp, where _exp loses |x| / 2 more: what the exponent was rounded by, times
-    # log(2), is put back
+    # within 2 ulp, |x| / 2 ulp better than _exp: adds back the rounding error of the
+    # exponent, times log(2)
     power = x * 1.44269502
     lost = tl.fma(x, 1.44269502, -power) + x * 1.92596303e-8
     result = tl.exp2(power)
@@ -24,7 +24,7 @@ def _precise_exp(x):
 @triton.jit
 def _softplus(x):
     # max(x, 0) + log(1 + u), u = exp(-|x|): a minimax polynomial on [0, 1], relative
-    # error 3e-8, overflows nowhere
+    # error 3e-8, never overflows
     u = _precise_exp(-tl.minimum(tl.abs(x), 104.0, propagate_nan=tl.PropagateNan.ALL))
     p = 5.36482967e-3 * u - 3.00658140e-2
     p = p * u + 7.92045668e-2
@@ -85,9 +85,9 @@ def dpo_loss_split_kernel(
     SPLITS: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
-    # the elements are divided among SPLITS programs, each of which walks a part in blocks
+    # the elements are divided among SPLITS programs, each of which loops over its part in blocks
     split = tl.program_id(0)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
     first = split * part
     end = tl.minimum(first + part, N)
     total_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
@@ -126,7 +126,7 @@ def dpo_loss_apply_kernel(
     BLOCK_SIZE_N: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
-    # a program has one tile of the elements
+    # one tile of the elements per program
     tile = tl.program_id(0)
     cols = tile * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
@@ -156,16 +156,16 @@ def dpo_loss_apply_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of the tensor that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of the tensor (None: no limit), kernel, launch options.
 SCHEDULES = (
     (4096, dpo_loss_kernel, {"num_warps": 2}),
     (8192, dpo_loss_kernel, {"num_warps": 4}),
@@ -192,7 +192,7 @@ def check_inputs(
     base_chosen: torch.Tensor,
     base_rejected: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if chosen.dtype != torch.float32:
         raise ValueError(f"dpo_loss: chosen must be float32, got {chosen.dtype}")
     if rejected.dtype != chosen.dtype:

@@ -2,11 +2,10 @@
 """gated_mlp: The gated half of a feed-forward layer, two products of one input in
 one kernel.
 
-Products are summed in float32, block after block of what is summed over, in an order
-that never changes.
-Float32 is multiplied as torch does: in TF32 where
-torch.backends.cuda.matmul.fp32_precision is tf32.
-Where the schedule table names torch's call, torch decides how products are summed.
+Products are accumulated in float32, block by block along K, in a fixed order.
+Float32 products follow torch: TF32 where torch.backends.cuda.matmul.fp32_precision is
+tf32.
+Where the schedule table selects torch's call, torch decides the order of the sums.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 An input whose dimensions cannot be merged without a copy is copied first (torch's
@@ -23,7 +22,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 @triton.jit
 def _exp(x):
-    # one instruction; tl.exp spends three more on results below 2**-126, which are flushed here
+    # one instruction; tl.exp takes three more for denormal results, which become 0 here
     return tl.exp2(x * 1.4426950408889634)
 
 
@@ -34,8 +33,8 @@ def _sigmoid(x):
 
 @triton.jit
 def _tile_of(number, tiles_m, tiles_n, GROUP_M: tl.constexpr):
-    # GROUP_M rows of tiles column by column: what programs that run together read of
-    # both factors stays in L2
+    # grouped order: GROUP_M rows of tiles, column by column, so that programs that run
+    # together share operands in L2
     group = GROUP_M * tiles_n
     first = number // group * GROUP_M
     height = min(tiles_m - first, GROUP_M)
@@ -436,27 +435,27 @@ def gated_mlp_library_after_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def precision() -> str:
-    """How float32 is multiplied: as torch's own products are."""
+    """Precision of float32 products: follows torch's setting for matmuls."""
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
 
 
 @functools.cache
 def has_copy_engine(device: torch.device) -> bool:
-    """Whether the GPU copies tiles by descriptors, as sm_90 and newer do, and Triton's interpreter."""
+    """Whether tiles can be copied by TMA descriptors: sm_90 and newer, Triton's interpreter."""
     if device.type == "cpu":
         return True
     return triton.runtime.driver.active.get_current_target().arch >= 90
 
 
 def fit_descriptors(*tensors: torch.Tensor) -> bool:
-    """Whether tiles of these tensors can be copied by descriptors.
+    """Whether TMA descriptors can address these tensors.
 
-    Elements lie side by side, rows begin at multiples of 16 bytes.
+    The last dimension is contiguous, and every row is aligned to 16 bytes.
     """
     return has_copy_engine(tensors[0].device) and all(
         t.numel() > 0
@@ -467,8 +466,8 @@ def fit_descriptors(*tensors: torch.Tensor) -> bool:
     )
 
 
-# The most rows, columns and bytes of an element that a line serves (None: any), its
-# kernel, and how to launch it.
+# Each entry: maximum rows, columns and bytes of an element (None: no limit), kernel,
+# launch options.
 SCHEDULES = (
     (2, None, None, gated_mlp_kernel, {"BLOCK_K": 2048, "BLOCK_N": 2, "num_warps": 2}),
     (
@@ -563,7 +562,7 @@ SCHEDULES = (
 
 
 def pick_schedule(M: int, N: int, itemsize: int):
-    """The kernel and the launch options of the first line that serves these sizes."""
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
     for max_M, max_N, max_itemsize, kernel, options in SCHEDULES:
         if max_M is not None and M > max_M:
             continue
@@ -575,7 +574,7 @@ def pick_schedule(M: int, N: int, itemsize: int):
 
 
 def check_inputs(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"gated_mlp: x must be float16, bfloat16 or float32, got {x.dtype}"
@@ -630,7 +629,7 @@ def gated_mlp(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> torch.Te
     kernel, options = pick_schedule(M, N, x.element_size())
     fits = fit_descriptors(x_view, gate, up, out.view(M, N))
     if not fits and kernel is gated_mlp_boxes_kernel:
-        kernel = gated_mlp_pointers_kernel  # no boxes in memory
+        kernel = gated_mlp_pointers_kernel  # no TMA descriptors
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is gated_mlp_kernel:
             grid = (cdiv(N, options["BLOCK_N"]) * M,)

@@ -27,7 +27,7 @@ def _erf(x):
     q = q * t + 1.14109471e-1
     q = q * t + 5.02076924e-1
     q = q * t + 1.0
-    # beyond 3.92 the nearest float32 is one
+    # beyond 3.92 erf rounds to 1 in float32
     return tl.where(tl.abs(x) > 3.92, tl.where(x > 0.0, 1.0, -1.0), x * p * (1.0 / q))
 
 
@@ -38,7 +38,7 @@ def gelu_erf_kernel(
     n_elements,
     BLOCK_SIZE: tl.constexpr,
 ):
-    # int64: the offset of the last block passes 2**31 from that many elements on
+    # int64: near 2**31 elements the offsets of the last block overflow int32
     block_start = tl.program_id(0).to(tl.int64) * BLOCK_SIZE
     offsets = block_start + tl.arange(0, BLOCK_SIZE)
     mask = offsets < n_elements
@@ -49,11 +49,11 @@ def gelu_erf_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of the tensor that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of the tensor (None: no limit), kernel, launch options.
 SCHEDULES = (
     (268435456, gelu_erf_kernel, {"BLOCK_SIZE": 4096, "num_warps": 2}),
     (None, gelu_erf_kernel, {"BLOCK_SIZE": 512, "num_warps": 4}),
@@ -68,7 +68,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(x: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"gelu_erf: x must be float16, bfloat16 or float32, got {x.dtype}"

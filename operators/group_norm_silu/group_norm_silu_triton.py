@@ -16,7 +16,7 @@ import triton.language as tl
 
 @triton.jit
 def _exp(x):
-    # one instruction; tl.exp spends three more on results below 2**-126, which are flushed here
+    # one instruction; tl.exp takes three more for denormal results, which become 0 here
     return tl.exp2(x * 1.4426950408889634)
 
 
@@ -27,7 +27,8 @@ def _sigmoid(x):
 
 @triton.jit
 def _leave(word_ptr, value, total):
-    # in one word, which is zero until then: the sign of a sum, never negative, is set
+    # publishes both in one word, which is zero before: the sign bit of total, never set
+    # otherwise, marks it as written
     low = tl.cast(total, tl.float32).to(tl.uint32, bitcast=True) | 0x80000000
     high = value.to(tl.uint32, bitcast=True)
     word = (high.to(tl.int64) << 32) | low.to(tl.int64)
@@ -41,7 +42,7 @@ def _is_missing(words):
 
 @triton.jit
 def _poll(words_ptr, is_part, times):
-    # until all words are there, or so many times; 2**14 take some 10 ms
+    # spins until all words are there, at most `times` loads; 2**14 take about 10 ms
     words = tl.load(words_ptr, mask=is_part, other=-1, volatile=True)
     seen = 0
     while _is_missing(words) & (seen < times):
@@ -85,7 +86,7 @@ def group_norm_silu_kernel(
     row_mask = rows < M
     col_mask = cols < N
     mask = row_mask[:, None] & col_mask[None, :]
-    # in the dtype of M, int32 where that is enough: it divides faster
+    # the dtype of M, int32 if it suffices: faster division
     short_rows = rows.to((tl.program_id(0) + M).dtype)
     index_1 = (short_rows % 32).to(tl.int64)
     k = cols // HW
@@ -137,7 +138,7 @@ def group_norm_silu_row_kernel(
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     cols = tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
-    # int32 where that is enough: it divides faster
+    # int32 suffices: faster division
     short_row = row.to(tl.int32)
     index_1 = (short_row % 32).to(tl.int64)
     k = cols // HW
@@ -178,7 +179,7 @@ def group_norm_silu_cooperative_kernel(
     stride_weight_k,
     stride_bias_index_1,
     stride_bias_k,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     HW: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
     SPLITS: tl.constexpr,
@@ -186,14 +187,14 @@ def group_norm_silu_cooperative_kernel(
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     stride_weight_k = tl.cast(stride_weight_k, tl.int64)
     stride_bias_k = tl.cast(stride_bias_k, tl.int64)
-    # num_parts programs share a row: each keeps a part in registers, waits until all have reduced
-    # theirs, and writes it
+    # num_parts programs share a row: each holds a part in registers, publishes its partial result,
+    # waits for those of the others, and writes its part
     row = (tl.program_id(0) // num_parts).to(tl.int64)  # int64: row * N may pass 2**31
     split = tl.program_id(0) % num_parts
     first = split * BLOCK_SIZE_N
     cols = first + tl.arange(0, BLOCK_SIZE_N)
-    mask = (cols < N) | (N % BLOCK_SIZE_N == 0)  # no mask where blocks fit the row
-    # int32 where that is enough: it divides faster
+    mask = (cols < N) | (N % BLOCK_SIZE_N == 0)  # no mask if blocks divide N
+    # int32 suffices: faster division
     short_row = row.to(tl.int32)
     index_1 = (short_row % 32).to(tl.int64)
     k = cols // HW
@@ -211,7 +212,7 @@ def group_norm_silu_cooperative_kernel(
     is_part = tl.arange(0, SPLITS) < num_parts
     mean_words = _poll(mean_words_ptr + parts, is_part, 2**14)
     if _is_missing(mean_words):
-        # others do not run at the same time: their parts are reduced here, its own last
+        # timed out: other programs may not be resident. Reduce every part here, its own last
         for turn in range(1, num_parts + 1):
             part = (split + turn) % num_parts
             other_first = part * BLOCK_SIZE_N
@@ -271,9 +272,9 @@ def group_norm_silu_alone_kernel(
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     stride_weight_k = tl.cast(stride_weight_k, tl.int64)
     stride_bias_k = tl.cast(stride_bias_k, tl.int64)
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-    # int32 where that is enough: it divides faster
+    # int32 suffices: faster division
     short_row = row.to(tl.int32)
     index_1 = (short_row % 32).to(tl.int64)
 
@@ -299,7 +300,7 @@ def group_norm_silu_alone_kernel(
     # return F.silu(F.group_norm(x, 32, weight, bias, eps=1e-06))
     rstd = tl.rsqrt(square_sum / N + 1e-6)
 
-    # the row again, now with what it was reduced to
+    # final pass over the row, with its reduced values
     # backwards: the end of the row was read last and may still be cached
     for start in range(0, N, BLOCK_SIZE_N):
         cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
@@ -329,7 +330,7 @@ def group_norm_silu_alone_kernel(
 
 @functools.cache
 def num_sms(device: torch.device) -> int:
-    """The GPU's multiprocessors; none where Triton's interpreter runs one program after the other."""
+    """Number of SMs; 0 in Triton's interpreter, which runs one program at a time."""
     if not isinstance(_poll, triton.JITFunction):
         return 0
     properties = triton.runtime.driver.active.utils.get_device_properties(device.index)
@@ -337,27 +338,27 @@ def num_sms(device: torch.device) -> int:
 
 
 def num_waiting(device: torch.device, options: dict) -> int:
-    """How many programs may wait for one another: half of those that surely run at once.
+    """Maximum programs that may wait for one another: half of those sure to be resident.
 
-    An SM has 65536 registers and holds 16 programs at least. The other half is left to a
-    launch on another stream, whose programs fill gaps as these are counted in powers of two.
+    An SM has 65536 registers and holds at least 16 programs. The other half is left to a
+    launch on another stream; registers are rounded up to a power of two, so that programs
+    of both leave no gaps.
     """
     registers = next_power_of_2(32 * options["num_warps"] * options["maxnreg"])
     return max(num_sms(device) * min(65536 // registers, 16) // 2, 1)
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row and rows that a line serves (None: any), its kernel, and how
-# to launch it.
+# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
     (512, None, group_norm_silu_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (8192, 128, group_norm_silu_row_kernel, {"num_warps": 8}),
@@ -375,7 +376,7 @@ SCHEDULES = (
 
 
 def pick_schedule(row_bytes: int, rows: int):
-    """The kernel and the launch options of the first line that serves these sizes."""
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
     for max_row_bytes, max_rows, kernel, options in SCHEDULES:
         if max_row_bytes is not None and row_bytes > max_row_bytes:
             continue
@@ -389,7 +390,7 @@ def check_inputs(
     weight: torch.Tensor,
     bias: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"group_norm_silu: x must be float16, bfloat16 or float32, got {x.dtype}"
@@ -514,7 +515,7 @@ def group_norm_silu(
                     SPLITS=max(next_power_of_2(num_parts), 32),
                     **options,
                 )
-            else:  # not all programs of a row run at once: one walks it alone
+            else:  # not all programs of a row are sure to be resident: one per row
                 group_norm_silu_alone_kernel[(M,)](
                     x_view,
                     weight_view,

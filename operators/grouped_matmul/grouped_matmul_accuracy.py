@@ -19,7 +19,7 @@ OPERATOR = judge.Operator(
         judge.Tensor("ends", ("E",), "int32", rows=0, offsets="M", is_ends=True),
     ),
     outputs=(judge.Tensor("out", ("M", "N * 8"), "bfloat16"),),
-    multiplied="bfloat16",  # the kernel rounds what it multiplies to it, and sums in float32
+    multiplied="bfloat16",  # the kernel rounds operands of products to it and accumulates in float32
 )
 
 CASES = (

@@ -4,8 +4,7 @@ over the tokens that count.
 
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
-Every row leaves a number, and a second kernel reduces these in an order that never
-changes.
+Each row yields one number; a second kernel reduces these in a fixed order.
 """
 
 import torch
@@ -15,25 +14,25 @@ import triton.language as tl
 
 @triton.jit
 def _exp(x):
-    # one instruction; tl.exp spends three more on results below 2**-126, which are flushed here
+    # one instruction; tl.exp takes three more for denormal results, which become 0 here
     return tl.exp2(x * 1.4426950408889634)
 
 
 @triton.jit
 def _nan_maximum(a, b):
-    # torch keeps NaN, tl.maximum by default drops it
+    # torch propagates NaN, tl.maximum by default drops it
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def _nan_minimum(a, b):
-    # torch keeps NaN, tl.minimum by default drops it
+    # torch propagates NaN, tl.minimum by default drops it
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def _clamp(x, low, high):
-    # torch keeps NaN, tl.clamp by default drops it
+    # torch propagates NaN, tl.clamp by default drops it
     return tl.clamp(x, low, high, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -221,10 +220,10 @@ def grpo_loss_split_kernel(
     stride_log_probs_n = tl.cast(stride_log_probs_n, tl.int64)
     stride_old_log_probs_n = tl.cast(stride_old_log_probs_n, tl.int64)
     stride_mask_n = tl.cast(stride_mask_n, tl.int64)
-    # a row is divided among SPLITS programs, each of which walks a part in blocks
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
     first = split * part
     end = tl.minimum(first + part, N)
     advantages = tl.load(advantages_ptr + row * stride_advantages_m)
@@ -291,7 +290,7 @@ def grpo_loss_join_kernel(
     M,
     SPLITS: tl.constexpr,
 ):
-    # one program joins what the programs of a row found
+    # combines the partial results of a row
     row = tl.program_id(0).to(tl.int64)
     parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
     row_sum = tl.sum(tl.load(row_sum_parts_ptr + parts), axis=0)
@@ -318,7 +317,7 @@ def grpo_loss_looped_kernel(
     stride_advantages_m,
     stride_mask_m,
     stride_mask_n,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     BLOCK_SIZE_N: tl.constexpr,
 ):
     # cols * stride may pass 2**31
@@ -326,7 +325,7 @@ def grpo_loss_looped_kernel(
     stride_log_probs_n = tl.cast(stride_log_probs_n, tl.int64)
     stride_old_log_probs_n = tl.cast(stride_old_log_probs_n, tl.int64)
     stride_mask_n = tl.cast(stride_mask_n, tl.int64)
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     advantages = tl.load(advantages_ptr + row * stride_advantages_m)
 
@@ -391,7 +390,7 @@ def grpo_loss_finish_kernel(
     N,
     BLOCK_SIZE_N: tl.constexpr,
 ):
-    # one program reduces what the kernel before left for every row
+    # one program reduces the per-row results of the previous kernel
     total_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
@@ -405,17 +404,16 @@ def grpo_loss_finish_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row and rows that a line serves (None: any), its kernel, and how
-# to launch it.
+# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
     (512, None, grpo_loss_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, None, grpo_loss_row_kernel, {"num_warps": 2}),
@@ -433,7 +431,7 @@ SCHEDULES = (
 
 
 def pick_schedule(row_bytes: int, rows: int):
-    """The kernel and the launch options of the first line that serves these sizes."""
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
     for max_row_bytes, max_rows, kernel, options in SCHEDULES:
         if max_row_bytes is not None and row_bytes > max_row_bytes:
             continue
@@ -449,7 +447,7 @@ def check_inputs(
     advantages: torch.Tensor,
     mask: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if log_probs.dtype != torch.float32:
         raise ValueError(f"grpo_loss: log_probs must be float32, got {log_probs.dtype}")
     if old_log_probs.dtype != log_probs.dtype:

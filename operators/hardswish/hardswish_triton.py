@@ -13,7 +13,7 @@ import triton.language as tl
 
 @triton.jit
 def _clamp(x, low, high):
-    # torch keeps NaN, tl.clamp by default drops it
+    # torch propagates NaN, tl.clamp by default drops it
     return tl.clamp(x, low, high, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -24,7 +24,7 @@ def hardswish_kernel(
     n_elements,
     BLOCK_SIZE: tl.constexpr,
 ):
-    # int64: the offset of the last block passes 2**31 from that many elements on
+    # int64: near 2**31 elements the offsets of the last block overflow int32
     block_start = tl.program_id(0).to(tl.int64) * BLOCK_SIZE
     offsets = block_start + tl.arange(0, BLOCK_SIZE)
     mask = offsets < n_elements
@@ -35,11 +35,11 @@ def hardswish_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of the tensor that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of the tensor (None: no limit), kernel, launch options.
 SCHEDULES = ((None, hardswish_kernel, {"BLOCK_SIZE": 1024, "num_warps": 4}),)
 
 
@@ -51,7 +51,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(x: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"hardswish: x must be float16, bfloat16 or float32, got {x.dtype}"

@@ -12,7 +12,7 @@ import triton.language as tl
 
 @triton.jit
 def _nan_maximum(a, b):
-    # torch keeps NaN, tl.maximum by default drops it
+    # torch propagates NaN, tl.maximum by default drops it
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -58,7 +58,7 @@ def hinge_loss_partials_kernel(
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_label_b = tl.cast(stride_label_b, tl.int64)  # cols * stride may pass 2**31
-    # a program reduces one block of the elements
+    # each program reduces one block of elements
     part = tl.program_id(0)
     cols = part * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
@@ -87,7 +87,7 @@ def hinge_loss_join_partials_kernel(
     N,
     BLOCK_SIZE: tl.constexpr,
 ):
-    # one program joins what the blocks were reduced to
+    # one program combines the partial results of all blocks
     total_acc = tl.full((BLOCK_SIZE,), 0.0, tl.float32)
     for start in range(0, num_parts, BLOCK_SIZE):
         parts = start + tl.arange(0, BLOCK_SIZE)
@@ -100,16 +100,16 @@ def hinge_loss_join_partials_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of the tensor that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of the tensor (None: no limit), kernel, launch options.
 SCHEDULES = (
     (4096, hinge_loss_kernel, {"num_warps": 4}),
     (8192, hinge_loss_kernel, {"num_warps": 8}),
@@ -127,7 +127,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(prediction: torch.Tensor, label: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if prediction.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "hinge_loss: prediction must be float16, bfloat16 or float32, got "

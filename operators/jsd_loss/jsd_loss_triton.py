@@ -2,10 +2,10 @@
 """jsd_loss: The generalised Jensen-Shannon divergence of a student's and a teacher's
 logits, of every token.
 
-No family takes all of it: there are 3 kernels, and row_max, denominator, row_max_2,
-denominator_2, intermediate, intermediate_2 lie in memory between them.
-Of the kernels, the one that computes intermediate, intermediate_2 moves the most bytes
-and is tuned; all run one after the other.
+Split into 3 kernels; row_max, denominator, row_max_2, denominator_2, intermediate,
+intermediate_2 go through global memory.
+The kernel that computes intermediate, intermediate_2 moves the most bytes and is the
+one that is tuned; all run in sequence.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 An input whose dimensions cannot be merged without a copy is copied first (torch's
@@ -19,7 +19,7 @@ import triton.language as tl
 
 @triton.jit
 def _exp(x):
-    # one instruction; tl.exp spends three more on results below 2**-126, which are flushed here
+    # one instruction; tl.exp takes three more for denormal results, which become 0 here
     return tl.exp2(x * 1.4426950408889634)
 
 
@@ -30,13 +30,13 @@ def _isinf(x):
 
 @triton.jit
 def _nan_maximum(a, b):
-    # torch keeps NaN, tl.maximum by default drops it
+    # torch propagates NaN, tl.maximum by default drops it
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def _nan_max(x, axis: tl.constexpr):
-    # torch keeps NaN, tl.max drops it
+    # torch propagates NaN, tl.max drops it
     has_nan = tl.max((x != x).to(tl.int32), axis=axis)
     return tl.where(has_nan > 0, float("nan"), tl.max(x, axis=axis))
 
@@ -163,10 +163,10 @@ def jsd_loss_row_max_to_denominator_2_split_kernel(
     # cols * stride may pass 2**31
     stride_student_n = tl.cast(stride_student_n, tl.int64)
     stride_teacher_n = tl.cast(stride_teacher_n, tl.int64)
-    # a row is divided among SPLITS programs, each of which walks a part in blocks
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
     first = split * part
     end = tl.minimum(first + part, N)
 
@@ -221,10 +221,10 @@ def jsd_loss_row_max_to_denominator_2_walk_2_kernel(
     # cols * stride may pass 2**31
     stride_student_n = tl.cast(stride_student_n, tl.int64)
     stride_teacher_n = tl.cast(stride_teacher_n, tl.int64)
-    # a row is divided among SPLITS programs, each of which walks a part in blocks
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
     first = split * part
     end = tl.minimum(first + part, N)
     parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
@@ -274,7 +274,7 @@ def jsd_loss_row_max_to_denominator_2_join_kernel(
     M,
     SPLITS: tl.constexpr,
 ):
-    # one program joins what the programs of a row found
+    # combines the partial results of a row
     row = tl.program_id(0).to(tl.int64)
     parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
     row_max = _nan_max(tl.load(row_max_parts_ptr + parts), axis=0)
@@ -299,13 +299,13 @@ def jsd_loss_row_max_to_denominator_2_looped_kernel(
     stride_student_n,
     stride_teacher_m,
     stride_teacher_n,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     BLOCK_SIZE_N: tl.constexpr,
 ):
     # cols * stride may pass 2**31
     stride_student_n = tl.cast(stride_student_n, tl.int64)
     stride_teacher_n = tl.cast(stride_teacher_n, tl.int64)
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
     row_max_acc = tl.full((BLOCK_SIZE_N,), float("-inf"), tl.float32)
@@ -334,7 +334,7 @@ def jsd_loss_row_max_to_denominator_2_looped_kernel(
     row_max = _nan_max(row_max_acc, axis=0)
     row_max_2 = _nan_max(row_max_2_acc, axis=0)
 
-    # the row again
+    # next pass over the row
     denominator_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     denominator_2_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
@@ -382,11 +382,12 @@ def jsd_loss_intermediate_intermediate_2_kernel(
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
-    # lanes lie along what is kept; a program walks what is reduced in blocks
+    # lanes run along the kept dimensions; a program loops over the reduced ones in
+    # blocks
     pid_m = tl.program_id(0).to(tl.int64)  # int64: offsets may pass 2**31
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
-    # in the dtype of M, int32 where that is enough: it divides faster
+    # the dtype of M, int32 if it suffices: faster division
     short_rows = rows.to((tl.program_id(0) + M).dtype)
     n_index = (short_rows // V).to(tl.int64)
     teacher = tl.load(
@@ -402,7 +403,7 @@ def jsd_loss_intermediate_intermediate_2_kernel(
     row_max = tl.load(row_max_ptr + n_index, mask=row_mask)
     denominator = tl.load(denominator_ptr + n_index, mask=row_mask)
 
-    # from the least finite float32 on: a row may begin with -inf
+    # starts at the lowest finite float32: a row may begin with -inf
     row_max_3 = tl.full((BLOCK_SIZE_M,), -3.4028234663852886e38, tl.float32)
     denominator_3 = tl.zeros((BLOCK_SIZE_M,), tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
@@ -519,10 +520,10 @@ def jsd_loss_loss_split_kernel(
     SPLITS: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
-    # a row is divided among SPLITS programs, each of which walks a part in blocks
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
     first = split * part
     end = tl.minimum(first + part, N)
 
@@ -560,7 +561,7 @@ def jsd_loss_loss_join_kernel(
     M,
     SPLITS: tl.constexpr,
 ):
-    # one program joins what the programs of a row found
+    # combines the partial results of a row
     row = tl.program_id(0).to(tl.int64)
     parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
     of_teacher = tl.sum(tl.load(of_teacher_parts_ptr + parts), axis=0)
@@ -575,10 +576,10 @@ def jsd_loss_loss_looped_kernel(
     intermediate_ptr,
     intermediate_2_ptr,
     loss_ptr,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     BLOCK_SIZE_N: tl.constexpr,
 ):
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
     of_teacher_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
@@ -608,17 +609,16 @@ def jsd_loss_loss_looped_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row and rows that a line serves (None: any), its kernel, and how
-# to launch it.
+# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 ROW_MAX_TO_DENOMINATOR_2_SCHEDULES = (
     (
         512,
@@ -645,7 +645,7 @@ ROW_MAX_TO_DENOMINATOR_2_SCHEDULES = (
 )
 
 
-# The most rows that a line serves, its kernel, and how to launch it.
+# Each entry: maximum rows (None: no limit), kernel, launch options.
 INTERMEDIATE_INTERMEDIATE_2_SCHEDULES = (
     (
         8192,
@@ -660,8 +660,7 @@ INTERMEDIATE_INTERMEDIATE_2_SCHEDULES = (
 )
 
 
-# The most bytes of a row and rows that a line serves (None: any), its kernel, and how
-# to launch it.
+# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 LOSS_SCHEDULES = (
     (512, None, jsd_loss_loss_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, None, jsd_loss_loss_row_kernel, {"num_warps": 4}),
@@ -679,7 +678,7 @@ LOSS_SCHEDULES = (
 
 
 def pick_schedule(schedules, *sizes: int):
-    """The kernel and the launch options of the first line that serves these sizes."""
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
     for *limits, kernel, options in schedules:
         for size, most in zip(sizes, limits, strict=True):
             if most is not None and size > most:
@@ -689,7 +688,7 @@ def pick_schedule(schedules, *sizes: int):
 
 
 def check_inputs(student: torch.Tensor, teacher: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if student.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "jsd_loss: student must be float16, bfloat16 or float32, got "

@@ -11,7 +11,7 @@ import kl_div_baseline  # noqa: E402
 
 
 def through(function):
-    """The gradients of a function, by autograd."""
+    """The function that returns the gradients of `function`, by autograd."""
 
     def gradients(grad_loss, logits, target):
         with torch.enable_grad():

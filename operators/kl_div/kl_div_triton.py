@@ -4,8 +4,7 @@ probabilities, summed and divided by the batch.
 
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
-Every row leaves a number, and a second kernel reduces these in an order that never
-changes.
+Each row yields one number; a second kernel reduces these in a fixed order.
 """
 
 import torch
@@ -15,7 +14,7 @@ import triton.language as tl
 
 @triton.jit
 def _exp(x):
-    # one instruction; tl.exp spends three more on results below 2**-126, which are flushed here
+    # one instruction; tl.exp takes three more for denormal results, which become 0 here
     return tl.exp2(x * 1.4426950408889634)
 
 
@@ -123,15 +122,15 @@ def kl_div_looped_kernel(
     stride_target_n,
     stride_logits_m,
     stride_logits_n,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_target_n = tl.cast(stride_target_n, tl.int64)  # cols * stride may pass 2**31
     stride_logits_n = tl.cast(stride_logits_n, tl.int64)
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
-    # from the least finite float32 on: a row may begin with -inf
+    # starts at the lowest finite float32: a row may begin with -inf
     row_max = -3.4028234663852886e38
     denominator = 0.0
     for start in range(0, N, BLOCK_SIZE_N):
@@ -150,7 +149,7 @@ def kl_div_looped_kernel(
     # log_probs = torch.log_softmax(logits, dim=-1)
     log_denominator = tl.log(denominator)
 
-    # the row again
+    # next pass over the row
     row_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
@@ -187,15 +186,15 @@ def kl_div_looped_2_kernel(
     stride_target_n,
     stride_logits_m,
     stride_logits_n,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_target_n = tl.cast(stride_target_n, tl.int64)  # cols * stride may pass 2**31
     stride_logits_n = tl.cast(stride_logits_n, tl.int64)
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
-    # from the least finite float32 on: a row may begin with -inf
+    # starts at the lowest finite float32: a row may begin with -inf
     row_max = -3.4028234663852886e38
     denominator = 0.0
     for start in range(0, N, BLOCK_SIZE_N):
@@ -214,7 +213,7 @@ def kl_div_looped_2_kernel(
     # log_probs = torch.log_softmax(logits, dim=-1)
     log_denominator = tl.log(denominator)
 
-    # the row again
+    # next pass over the row
     row_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
@@ -249,7 +248,7 @@ def kl_div_finish_kernel(
     N,
     BLOCK_SIZE_N: tl.constexpr,
 ):
-    # one program reduces what the kernel before left for every row
+    # one program reduces the per-row results of the previous kernel
     total_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
@@ -263,16 +262,16 @@ def kl_div_finish_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (512, kl_div_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, kl_div_row_kernel, {"num_warps": 2}),
@@ -291,7 +290,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(logits: torch.Tensor, target: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if logits.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"kl_div: logits must be float16, bfloat16 or float32, got {logits.dtype}"

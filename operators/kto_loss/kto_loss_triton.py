@@ -13,7 +13,7 @@ import triton.language as tl
 
 @triton.jit
 def _exp(x):
-    # one instruction; tl.exp spends three more on results below 2**-126, which are flushed here
+    # one instruction; tl.exp takes three more for denormal results, which become 0 here
     return tl.exp2(x * 1.4426950408889634)
 
 
@@ -65,7 +65,7 @@ def kto_loss_partials_kernel(
     N,
     BLOCK_SIZE_N: tl.constexpr,
 ):
-    # a program reduces one block of the elements
+    # each program reduces one block of elements
     part = tl.program_id(0)
     cols = part * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
@@ -96,7 +96,7 @@ def kto_loss_join_partials_kernel(
     N,
     BLOCK_SIZE: tl.constexpr,
 ):
-    # one program joins what the blocks were reduced to
+    # one program combines the partial results of all blocks
     total_acc = tl.full((BLOCK_SIZE,), 0.0, tl.float32)
     for start in range(0, num_parts, BLOCK_SIZE):
         parts = start + tl.arange(0, BLOCK_SIZE)
@@ -109,16 +109,16 @@ def kto_loss_join_partials_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of the tensor that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of the tensor (None: no limit), kernel, launch options.
 SCHEDULES = (
     (4096, kto_loss_kernel, {"num_warps": 4}),
     (8192, kto_loss_kernel, {"num_warps": 8}),
@@ -142,7 +142,7 @@ def check_inputs(
     desirable: torch.Tensor,
     kl: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if policy.dtype != torch.float32:
         raise ValueError(f"kto_loss: policy must be float32, got {policy.dtype}")
     if base.dtype != policy.dtype:

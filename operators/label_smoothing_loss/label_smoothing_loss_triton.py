@@ -2,11 +2,10 @@
 """label_smoothing_loss: Cross entropy with smoothed labels and the square of the log
 of the partition function (z-loss).
 
-An index outside its range reads nothing and gives 0, where torch raises.
+An out-of-range index gives 0, where torch raises.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
-Every row leaves a number, and a second kernel reduces these in an order that never
-changes.
+Each row yields one number; a second kernel reduces these in a fixed order.
 """
 
 import torch
@@ -16,7 +15,7 @@ import triton.language as tl
 
 @triton.jit
 def _exp(x):
-    # one instruction; tl.exp spends three more on results below 2**-126, which are flushed here
+    # one instruction; tl.exp takes three more for denormal results, which become 0 here
     return tl.exp2(x * 1.4426950408889634)
 
 
@@ -130,14 +129,14 @@ def label_smoothing_loss_split_kernel(
     NUM_STAGES: tl.constexpr,
 ):
     stride_logits_v = tl.cast(stride_logits_v, tl.int64)  # cols * stride may pass 2**31
-    # a row is divided among SPLITS programs, each of which walks a part in blocks
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
     first = split * part
     end = tl.minimum(first + part, N)
 
-    # from the least finite float32 on: a row may begin with -inf
+    # starts at the lowest finite float32: a row may begin with -inf
     row_max = -3.4028234663852886e38
     denominator = 0.0
     row_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
@@ -181,7 +180,7 @@ def label_smoothing_loss_join_kernel(
     SPLITS: tl.constexpr,
 ):
     stride_logits_v = tl.cast(stride_logits_v, tl.int64)  # cols * stride may pass 2**31
-    # one program joins what the programs of a row found
+    # combines the partial results of a row
     row = tl.program_id(0).to(tl.int64)
     parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
     row_max_parts = tl.load(row_max_parts_ptr + parts)
@@ -218,11 +217,11 @@ def label_smoothing_loss_looped_kernel(
     stride_logits_0,
     stride_logits_v,
     stride_labels_m,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_logits_v = tl.cast(stride_logits_v, tl.int64)  # cols * stride may pass 2**31
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     labels = tl.load(labels_ptr + row * stride_labels_m)
     logits_2 = tl.load(
@@ -231,7 +230,7 @@ def label_smoothing_loss_looped_kernel(
         other=0.0,
     ).to(tl.float32)
 
-    # from the least finite float32 on: a row may begin with -inf
+    # starts at the lowest finite float32: a row may begin with -inf
     row_max = -3.4028234663852886e38
     denominator = 0.0
     row_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
@@ -272,7 +271,7 @@ def label_smoothing_loss_finish_kernel(
     N,
     BLOCK_SIZE_N: tl.constexpr,
 ):
-    # one program reduces what the kernel before left for every row
+    # one program reduces the per-row results of the previous kernel
     total_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
@@ -287,17 +286,16 @@ def label_smoothing_loss_finish_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row and rows that a line serves (None: any), its kernel, and how
-# to launch it.
+# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
     (512, None, label_smoothing_loss_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, None, label_smoothing_loss_row_kernel, {"num_warps": 2}),
@@ -320,7 +318,7 @@ SCHEDULES = (
 
 
 def pick_schedule(row_bytes: int, rows: int):
-    """The kernel and the launch options of the first line that serves these sizes."""
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
     for max_row_bytes, max_rows, kernel, options in SCHEDULES:
         if max_row_bytes is not None and row_bytes > max_row_bytes:
             continue
@@ -330,7 +328,7 @@ def pick_schedule(row_bytes: int, rows: int):
 
 
 def check_inputs(logits: torch.Tensor, labels: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if logits.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "label_smoothing_loss: logits must be float16, bfloat16 or float32, got "

@@ -11,7 +11,7 @@ import layer_norm_baseline  # noqa: E402
 
 
 def through(function):
-    """The gradients of a function, by autograd."""
+    """The function that returns the gradients of `function`, by autograd."""
 
     def gradients(grad_out, x, weight, bias):
         with torch.enable_grad():

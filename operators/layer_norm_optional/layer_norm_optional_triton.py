@@ -133,10 +133,10 @@ def layer_norm_optional_split_kernel(
     NUM_STAGES: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    # a row is divided among SPLITS programs, each of which walks a part in blocks
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
     first = split * part
     end = tl.minimum(first + part, N)
 
@@ -190,18 +190,20 @@ def layer_norm_optional_apply_kernel(
     if HAS_BIAS:
         stride_bias_n = tl.cast(stride_bias_n, tl.int64)
     if HAS_WEIGHT:
-        # a program has one tile of a row; those that read the same columns run together
+        # one tile of a row per program; programs that read the same columns run
+        # together
         row = (tl.program_id(0) % M).to(tl.int64)  # int64: row * N may pass 2**31
         tile = tl.program_id(0) // M
     else:
-        # a program has one tile of a row
+        # one tile of a row per program
         num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
         # int64: row * N may pass 2**31
         row = (tl.program_id(0) // num_tiles_n).to(tl.int64)
         tile = tl.program_id(0) % num_tiles_n
     cols = tile * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # of a program that reduced
+    # elements per partial result
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N
     parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
     part_counts = tl.minimum(tl.maximum(N - tl.arange(0, SPLITS) * part, 0), part)
     mean_parts = tl.load(mean_parts_ptr + parts)
@@ -253,7 +255,7 @@ def layer_norm_optional_looped_kernel(
         stride_weight_n = tl.cast(stride_weight_n, tl.int64)
     if HAS_BIAS:
         stride_bias_n = tl.cast(stride_bias_n, tl.int64)
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
     mean = 0.0
@@ -278,7 +280,7 @@ def layer_norm_optional_looped_kernel(
     # return F.layer_norm(x, (x.shape[-1],), weight, bias, eps)
     rstd = tl.rsqrt(square_sum / N + eps)
 
-    # the row again, now with what it was reduced to
+    # final pass over the row, with its reduced values
     # backwards: the end of the row was read last and may still be cached
     for start in range(0, N, BLOCK_SIZE_N):
         cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
@@ -312,17 +314,16 @@ def layer_norm_optional_looped_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row and rows that a line serves (None: any), its kernel, and how
-# to launch it.
+# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
     (512, None, layer_norm_optional_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (8192, 128, layer_norm_optional_row_kernel, {"num_warps": 8}),
@@ -346,7 +347,7 @@ SCHEDULES = (
 
 
 def pick_schedule(row_bytes: int, rows: int):
-    """The kernel and the launch options of the first line that serves these sizes."""
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
     for max_row_bytes, max_rows, kernel, options in SCHEDULES:
         if max_row_bytes is not None and row_bytes > max_row_bytes:
             continue
@@ -361,7 +362,7 @@ def check_inputs(
     bias: torch.Tensor | None,
     eps: float,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "layer_norm_optional: x must be float16, bfloat16 or float32, got "

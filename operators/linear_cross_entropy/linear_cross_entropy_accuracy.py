@@ -19,7 +19,7 @@ OPERATOR = judge.Operator(
         judge.Tensor("target", ("M",), "int64", below="V"),
     ),
     outputs=(judge.Tensor("loss", (), "float32"),),
-    multiplied="T",  # the kernel rounds what it multiplies to it, and sums in float32
+    multiplied="T",  # the kernel rounds operands of products to it and accumulates in float32
 )
 
 CASES = (

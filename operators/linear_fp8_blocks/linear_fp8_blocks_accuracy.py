@@ -20,8 +20,8 @@ OPERATOR = judge.Operator(
         judge.Tensor("weight_scale", ("N", "K"), "float32", finite=True),
     ),
     outputs=(judge.Tensor("out", ("...", "N * 128"), "bfloat16", rows=0),),
-    multiplied="float32",  # the kernel rounds what it multiplies to it, and sums in float32
-    as_tf32=True,  # sums are off by what those of TF32 are, whatever torch is set to
+    multiplied="float32",  # the kernel rounds operands of products to it and accumulates in float32
+    as_tf32=True,  # products may have the error of TF32, whatever torch is set to
 )
 
 CASES = (

@@ -18,7 +18,7 @@ OPERATOR = judge.Operator(
         judge.Tensor("b", ("K", "N"), "float32"),
     ),
     outputs=(judge.Tensor("out", ("M", "N"), "float32", rows=0),),
-    multiplied="float32",  # the kernel rounds what it multiplies to it, and sums in float32
+    multiplied="float32",  # the kernel rounds operands of products to it and accumulates in float32
 )
 
 CASES = (

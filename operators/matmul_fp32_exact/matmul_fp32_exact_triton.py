@@ -2,10 +2,9 @@
 """matmul_fp32_exact: The product of two float32 matrices on tensor cores, as three
 products of TF32.
 
-Products are summed in float32, block after block of what is summed over, in an order
-that never changes.
-Float32 is multiplied as three products of TF32, which keep what float32 keeps, however
-torch is set.
+Products are accumulated in float32, block by block along K, in a fixed order.
+Float32 products are three TF32 products, which keep float32 precision, whatever torch
+is set to.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 """
@@ -20,7 +19,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 @triton.jit
 def _tf32(x):
-    # to nearest with 10 bits behind the first; infinity, NaN and what would become infinity as they are
+    # rounds to the 10 mantissa bits of TF32; infinity, NaN and what would overflow stay as they are
     bits = x.to(tl.int32, bitcast=True)
     rounded = ((bits + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
     return tl.where(tl.abs(x) < 3.4e38, rounded, x)
@@ -28,8 +27,8 @@ def _tf32(x):
 
 @triton.jit
 def _tile_of(number, tiles_m, tiles_n, GROUP_M: tl.constexpr):
-    # GROUP_M rows of tiles column by column: what programs that run together read of
-    # both factors stays in L2
+    # grouped order: GROUP_M rows of tiles, column by column, so that programs that run
+    # together share operands in L2
     group = GROUP_M * tiles_n
     first = number // group * GROUP_M
     height = min(tiles_m - first, GROUP_M)
@@ -235,8 +234,8 @@ def matmul_fp32_exact_written_product_kernel(
         right_high = right_high_desc.load([first_col, start]).T
         left_low = left_low_desc.load([first_row, start])
         right_low = right_low_desc.load([first_col, start]).T
-        # a block's by themselves: matrix units cut off the bits that a large sum has no
-        # room for
+        # added outside of the dot: matrix units truncate low bits when the accumulator
+        # is large
         out += tl.dot(
             left_high,
             right_high,
@@ -245,7 +244,7 @@ def matmul_fp32_exact_written_product_kernel(
         )
         rest = tl.dot(left_low, right_high, rest, input_precision=PRECISION)
         rest = tl.dot(left_high, right_low, rest, input_precision=PRECISION)
-    # NaN where a factor is infinite
+    # NaN where an operand is infinite
     out += tl.where(rest == rest, rest, 0.0)
     tl.store(
         out_ptr + rows[:, None] * N + cols[None, :],
@@ -255,19 +254,19 @@ def matmul_fp32_exact_written_product_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 @functools.cache
 def has_copy_engine(device: torch.device) -> bool:
-    """Whether the GPU copies tiles by descriptors, as sm_90 and newer do, and Triton's interpreter."""
+    """Whether tiles can be copied by TMA descriptors: sm_90 and newer, Triton's interpreter."""
     if device.type == "cpu":
         return True
     return triton.runtime.driver.active.get_current_target().arch >= 90
 
 
-# The most rows that a line serves, its kernel, and how to launch it.
+# Each entry: maximum rows (None: no limit), kernel, launch options.
 SCHEDULES = (
     (2, matmul_fp32_exact_kernel, {"BLOCK_K": 2048, "BLOCK_N": 2, "num_warps": 2}),
     (
@@ -305,7 +304,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(a: torch.Tensor, b: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if a.dtype != torch.float32:
         raise ValueError(f"matmul_fp32_exact: a must be float32, got {a.dtype}")
     if b.dtype != a.dtype:
@@ -346,7 +345,7 @@ def matmul_fp32_exact(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     kernel, options = pick_schedule(M)
     fits = has_copy_engine(a.device) and K % 8 == 0
     if not fits and kernel is matmul_fp32_exact_written_kernel:
-        kernel = matmul_fp32_exact_tiles_kernel  # no boxes in memory
+        kernel = matmul_fp32_exact_tiles_kernel  # no TMA descriptors
     with torch.cuda.device(a.get_device()):  # Triton launches on the current device
         if kernel is matmul_fp32_exact_kernel:
             grid = (cdiv(N, options["BLOCK_N"]) * M,)

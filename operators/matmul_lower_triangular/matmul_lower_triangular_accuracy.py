@@ -18,7 +18,7 @@ OPERATOR = judge.Operator(
         judge.Tensor("b", ("N", "N"), "T"),
     ),
     outputs=(judge.Tensor("out", ("N", "N"), "T"),),
-    multiplied="T",  # the kernel rounds what it multiplies to it, and sums in float32
+    multiplied="T",  # the kernel rounds operands of products to it and accumulates in float32
 )
 
 CASES = (

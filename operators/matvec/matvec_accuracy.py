@@ -18,7 +18,7 @@ OPERATOR = judge.Operator(
         judge.Tensor("weight", ("N", "K"), "T", rows=0),
     ),
     outputs=(judge.Tensor("out", (1, "N"), "T", rows=1),),
-    multiplied="T",  # the kernel rounds what it multiplies to it, and sums in float32
+    multiplied="T",  # the kernel rounds operands of products to it and accumulates in float32
 )
 
 CASES = (

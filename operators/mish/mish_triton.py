@@ -13,8 +13,8 @@ import triton.language as tl
 
 @triton.jit
 def _precise_exp(x):
-    # 2 ulp, where _exp loses |x| / 2 more: what the exponent was rounded by, times
-    # log(2), is put back
+    # within 2 ulp, |x| / 2 ulp better than _exp: adds back the rounding error of the
+    # exponent, times log(2)
     power = x * 1.44269502
     lost = tl.fma(x, 1.44269502, -power) + x * 1.92596303e-8
     result = tl.exp2(power)
@@ -37,7 +37,7 @@ def mish_kernel(
     n_elements,
     BLOCK_SIZE: tl.constexpr,
 ):
-    # int64: the offset of the last block passes 2**31 from that many elements on
+    # int64: near 2**31 elements the offsets of the last block overflow int32
     block_start = tl.program_id(0).to(tl.int64) * BLOCK_SIZE
     offsets = block_start + tl.arange(0, BLOCK_SIZE)
     mask = offsets < n_elements
@@ -48,11 +48,11 @@ def mish_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of the tensor that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of the tensor (None: no limit), kernel, launch options.
 SCHEDULES = ((None, mish_kernel, {"BLOCK_SIZE": 1024, "num_warps": 4}),)
 
 
@@ -64,7 +64,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(x: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(f"mish: x must be float16, bfloat16 or float32, got {x.dtype}")
 

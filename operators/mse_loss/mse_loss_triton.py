@@ -47,7 +47,7 @@ def mse_loss_partials_kernel(
     N,
     BLOCK_SIZE_N: tl.constexpr,
 ):
-    # a program reduces one block of the elements
+    # each program reduces one block of elements
     part = tl.program_id(0)
     cols = part * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
@@ -77,7 +77,7 @@ def mse_loss_join_partials_kernel(
     N,
     BLOCK_SIZE: tl.constexpr,
 ):
-    # one program joins what the blocks were reduced to
+    # one program combines the partial results of all blocks
     total_acc = tl.full((BLOCK_SIZE,), 0.0, tl.float32)
     for start in range(0, num_parts, BLOCK_SIZE):
         parts = start + tl.arange(0, BLOCK_SIZE)
@@ -99,9 +99,9 @@ def mse_loss_split_kernel(
     SPLITS: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
-    # the elements are divided among SPLITS programs, each of which walks a part in blocks
+    # the elements are divided among SPLITS programs, each of which loops over its part in blocks
     split = tl.program_id(0)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
     first = split * part
     end = tl.minimum(first + part, N)
     total_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
@@ -134,7 +134,7 @@ def mse_loss_join_kernel(
     N,
     SPLITS: tl.constexpr,
 ):
-    # one program joins what the others found
+    # combines the partial results of all programs
     parts = tl.arange(0, SPLITS)
     total = tl.sum(tl.load(total_parts_ptr + parts), axis=0)
     # return F.mse_loss(x, y)
@@ -143,16 +143,16 @@ def mse_loss_join_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of the tensor that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of the tensor (None: no limit), kernel, launch options.
 SCHEDULES = (
     (4096, mse_loss_kernel, {"num_warps": 4}),
     (8192, mse_loss_kernel, {"num_warps": 8}),
@@ -175,7 +175,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(x: torch.Tensor, y: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"mse_loss: x must be float16, bfloat16 or float32, got {x.dtype}"

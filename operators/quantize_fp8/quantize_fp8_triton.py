@@ -13,8 +13,8 @@ import triton.language as tl
 
 @triton.jit
 def _lifted_quotient(x, divisor):
-    # x / divisor to the last bit, with one division for many: what a first guess leaves
-    # over corrects it. Lifted, because 1 / 1e-40 would be infinite; x / inf is 0
+    # correctly rounded x / divisor from one reciprocal for many x: the remainder of a first
+    # guess corrects it. Scaled up, because 1 / 1e-40 would be infinite; x / inf is 0
     lift = tl.where(tl.abs(divisor) < 1e-30, 2.0**64, 1.0)
     inverse = tl.div_rn(1.0, divisor * lift)
     negative = tl.clamp(divisor * -lift, -3.4e38, 3.4e38)
@@ -26,7 +26,7 @@ def _lifted_quotient(x, divisor):
 
 @triton.jit
 def _clamp(x, low, high):
-    # torch keeps NaN, tl.clamp by default drops it
+    # torch propagates NaN, tl.clamp by default drops it
     return tl.clamp(x, low, high, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -39,7 +39,7 @@ def quantize_fp8_kernel(
     BLOCK_SIZE: tl.constexpr,
 ):
     scale = tl.load(scale_ptr)
-    # int64: the offset of the last block passes 2**31 from that many elements on
+    # int64: near 2**31 elements the offsets of the last block overflow int32
     block_start = tl.program_id(0).to(tl.int64) * BLOCK_SIZE
     offsets = block_start + tl.arange(0, BLOCK_SIZE)
     mask = offsets < n_elements
@@ -50,11 +50,11 @@ def quantize_fp8_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of the tensor that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of the tensor (None: no limit), kernel, launch options.
 SCHEDULES = ((None, quantize_fp8_kernel, {"BLOCK_SIZE": 4096, "num_warps": 8}),)
 
 
@@ -66,7 +66,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(x: torch.Tensor, scale: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"quantize_fp8: x must be float16, bfloat16 or float32, got {x.dtype}"

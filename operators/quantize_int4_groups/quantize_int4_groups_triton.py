@@ -15,8 +15,8 @@ import triton.language as tl
 
 @triton.jit
 def _quotient(x, divisor):
-    # x / divisor to the last bit, with one division for many: what a first guess leaves
-    # over corrects it. The divisor is at least 1e-30; x / inf is 0
+    # correctly rounded x / divisor from one reciprocal for many x: the remainder of a first
+    # guess corrects it. The divisor is at least 1e-30; x / inf is 0
     inverse = tl.div_rn(1.0, divisor)
     negative = tl.maximum(-divisor, -3.4e38)
     guess = x * inverse
@@ -26,20 +26,20 @@ def _quotient(x, divisor):
 
 @triton.jit
 def _rint_between(x, low, high):
-    # so near to zero the sum has no fraction, and ties go to even
+    # for small x the sum has no fraction bits: it rounds to an integer, ties to even
     inside = tl.clamp(x, low, high, propagate_nan=tl.PropagateNan.ALL)
     return (inside + 12582912.0) - 12582912.0
 
 
 @triton.jit
 def _nan_maximum(a, b):
-    # torch keeps NaN, tl.maximum by default drops it
+    # torch propagates NaN, tl.maximum by default drops it
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def _nan_max(x, axis: tl.constexpr):
-    # torch keeps NaN, tl.max drops it
+    # torch propagates NaN, tl.max drops it
     has_nan = tl.max((x != x).to(tl.int32), axis=axis)
     return tl.where(has_nan > 0, float("nan"), tl.max(x, axis=axis))
 
@@ -64,7 +64,7 @@ def quantize_int4_groups_kernel(
     row_mask = rows < M
     col_mask = cols < N
     mask = row_mask[:, None] & col_mask[None, :]
-    # in the dtype of M, int32 where that is enough: it divides faster
+    # the dtype of M, int32 if it suffices: faster division
     short_rows = rows.to((tl.program_id(0) + M).dtype)
     g = (short_rows % G).to(tl.int64)
     index_0 = (short_rows // G).to(tl.int64)
@@ -108,16 +108,16 @@ def quantize_int4_groups_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = ((None, quantize_int4_groups_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),)
 
 
@@ -129,7 +129,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(x: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "quantize_int4_groups: x must be float16, bfloat16 or float32, got "

@@ -15,8 +15,8 @@ import triton.language as tl
 
 @triton.jit
 def _quotient(x, divisor):
-    # x / divisor to the last bit, with one division for many: what a first guess leaves
-    # over corrects it. The divisor is at least 1e-30; x / inf is 0
+    # correctly rounded x / divisor from one reciprocal for many x: the remainder of a first
+    # guess corrects it. The divisor is at least 1e-30; x / inf is 0
     inverse = tl.div_rn(1.0, divisor)
     negative = tl.maximum(-divisor, -3.4e38)
     guess = x * inverse
@@ -26,21 +26,21 @@ def _quotient(x, divisor):
 
 @triton.jit
 def _rint_between(x, low, high):
-    # so near to zero the sum has no fraction, and ties go to even
+    # for small x the sum has no fraction bits: it rounds to an integer, ties to even
     inside = tl.clamp(x, low, high, propagate_nan=tl.PropagateNan.ALL)
     return (inside + 12582912.0) - 12582912.0
 
 
 @triton.jit
 def _nan_maximum(a, b):
-    # torch keeps NaN, tl.maximum by default drops it
+    # torch propagates NaN, tl.maximum by default drops it
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def _size_max(sizes, axis: tl.constexpr):
-    # torch keeps NaN, tl.max drops it; the bits of sizes are ordered as the sizes are,
-    # with NaN above infinity (and the -inf beside a row below zero)
+    # torch propagates NaN, tl.max drops it; as integers non-negative floats keep their order,
+    # with NaN above infinity (and the padding -inf below zero)
     bits = tl.max(sizes.to(tl.int32, bitcast=True), axis=axis)
     return bits.to(tl.float32, bitcast=True)
 
@@ -117,11 +117,11 @@ def quantize_int8_rows_looped_kernel(
     scale_ptr,
     stride_xm,
     stride_xn,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
     row_max_acc = tl.full((BLOCK_SIZE_N,), float("-inf"), tl.float32)
@@ -139,7 +139,7 @@ def quantize_int8_rows_looped_kernel(
     # scale = wide.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / 127
     scale = _nan_maximum(row_max, 1e-12) / 127
 
-    # the row again, now with what it was reduced to
+    # final pass over the row, with its reduced values
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
@@ -164,12 +164,12 @@ def quantize_int8_rows_looped_rows_kernel(
     M,
     stride_xm,
     stride_xn,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    # a program walks BLOCK_SIZE_M rows in blocks, read again instead of kept
+    # BLOCK_SIZE_M rows per program, in blocks that are read again instead of kept
     pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
@@ -190,7 +190,7 @@ def quantize_int8_rows_looped_rows_kernel(
     # scale = wide.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / 127
     scale = _nan_maximum(row_max, 1e-12) / 127
 
-    # the row again, now with what it was reduced to
+    # final pass over the row, with its reduced values
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         col_mask = cols < N
@@ -219,7 +219,7 @@ def quantize_int8_rows_looped_plain_kernel(
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
     row_max_acc = tl.full((BLOCK_SIZE_N,), float("-inf"), tl.float32)
@@ -237,7 +237,7 @@ def quantize_int8_rows_looped_plain_kernel(
     # scale = wide.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / 127
     scale = _nan_maximum(row_max, 1e-12) / 127
 
-    # the row again, now with what it was reduced to
+    # final pass over the row, with its reduced values
     # backwards: the end of the row was read last and may still be cached
     for start in range(0, N, BLOCK_SIZE_N):
         cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
@@ -257,16 +257,16 @@ def quantize_int8_rows_looped_plain_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (512, quantize_int8_rows_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, quantize_int8_rows_row_kernel, {"num_warps": 2}),
@@ -293,7 +293,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(x: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"quantize_int8_rows: x must be float16, bfloat16 or float32, got {x.dtype}"

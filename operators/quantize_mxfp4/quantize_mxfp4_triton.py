@@ -23,19 +23,19 @@ def _rint(x):
 
 @triton.jit
 def _nan_maximum(a, b):
-    # torch keeps NaN, tl.maximum by default drops it
+    # torch propagates NaN, tl.maximum by default drops it
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def _nan_minimum(a, b):
-    # torch keeps NaN, tl.minimum by default drops it
+    # torch propagates NaN, tl.minimum by default drops it
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def _nan_max(x, axis: tl.constexpr):
-    # torch keeps NaN, tl.max drops it
+    # torch propagates NaN, tl.max drops it
     has_nan = tl.max((x != x).to(tl.int32), axis=axis)
     return tl.where(has_nan > 0, float("nan"), tl.max(x, axis=axis))
 
@@ -49,15 +49,16 @@ def quantize_mxfp4_kernel(
     G,
     stride_x0,
     stride_x1,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
-    # lanes lie along what is kept; a program walks what is reduced in blocks
+    # lanes run along the kept dimensions; a program loops over the reduced ones in
+    # blocks
     pid_m = tl.program_id(0).to(tl.int64)  # int64: offsets may pass 2**31
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
-    # in the dtype of M, int32 where that is enough: it divides faster
+    # the dtype of M, int32 if it suffices: faster division
     short_rows = rows.to((tl.program_id(0) + M).dtype)
     g = (short_rows % G).to(tl.int64)
     index_0 = (short_rows // G).to(tl.int64)
@@ -98,7 +99,7 @@ def quantize_mxfp4_kernel(
     # return (packed.flatten(-2), (exponent + 127).squeeze(-1).to(torch.uint8))
     exponent_2 = (exponent + 127).to(tl.uint8)
 
-    # the row again, now with what it was reduced to
+    # final pass over the row, with its reduced values
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         col_mask = cols < N
@@ -146,11 +147,11 @@ def quantize_mxfp4_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
         None,
@@ -168,7 +169,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(x: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"quantize_mxfp4: x must be float16, bfloat16 or float32, got {x.dtype}"

@@ -15,20 +15,20 @@ import triton.language as tl
 
 @triton.jit
 def _nan_maximum(a, b):
-    # torch keeps NaN, tl.maximum by default drops it
+    # torch propagates NaN, tl.maximum by default drops it
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def _clamp(x, low, high):
-    # torch keeps NaN, tl.clamp by default drops it
+    # torch propagates NaN, tl.clamp by default drops it
     return tl.clamp(x, low, high, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def _size_max(sizes, axis: tl.constexpr):
-    # torch keeps NaN, tl.max drops it; the bits of sizes are ordered as the sizes are,
-    # with NaN above infinity (and the -inf beside a row below zero)
+    # torch propagates NaN, tl.max drops it; as integers non-negative floats keep their order,
+    # with NaN above infinity (and the padding -inf below zero)
     bits = tl.max(sizes.to(tl.int32, bitcast=True), axis=axis)
     return bits.to(tl.float32, bitcast=True)
 
@@ -75,16 +75,16 @@ def quantize_mxfp8_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = ((None, quantize_mxfp8_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),)
 
 
@@ -96,7 +96,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(x: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"quantize_mxfp8: x must be float16, bfloat16 or float32, got {x.dtype}"

@@ -54,13 +54,13 @@ def rms_norm_looped_rows_kernel(
     stride_xm,
     stride_xn,
     stride_weight_n,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     stride_weight_n = tl.cast(stride_weight_n, tl.int64)
-    # a program walks BLOCK_SIZE_M rows in blocks, read again instead of kept
+    # BLOCK_SIZE_M rows per program, in blocks that are read again instead of kept
     pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
@@ -83,7 +83,7 @@ def rms_norm_looped_rows_kernel(
     # normalized = wide * torch.rsqrt(mean_square + eps)
     inverse_root = tl.rsqrt(mean_square + 1e-6)
 
-    # the row again, now with what it was reduced to
+    # final pass over the row, with its reduced values
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         col_mask = cols < N
@@ -117,7 +117,7 @@ def rms_norm_looped_kernel(
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     stride_weight_n = tl.cast(stride_weight_n, tl.int64)
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
     row_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
@@ -137,7 +137,7 @@ def rms_norm_looped_kernel(
     # normalized = wide * torch.rsqrt(mean_square + eps)
     inverse_root = tl.rsqrt(mean_square + 1e-6)
 
-    # the row again, now with what it was reduced to
+    # final pass over the row, with its reduced values
     # backwards: the end of the row was read last and may still be cached
     for start in range(0, N, BLOCK_SIZE_N):
         cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
@@ -160,16 +160,16 @@ def rms_norm_looped_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (4096, rms_norm_kernel, {"num_warps": 2}),
     (
@@ -195,7 +195,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(x: torch.Tensor, weight: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"rms_norm: x must be float16, bfloat16 or float32, got {x.dtype}"

@@ -24,17 +24,18 @@ def rms_norm_channels_kernel(
     stride_out_b,
     stride_out_n,
     stride_out_index_1,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     stride_out_n = tl.cast(stride_out_n, tl.int64)
-    # lanes lie along what is kept; a program walks what is reduced in blocks
+    # lanes run along the kept dimensions; a program loops over the reduced ones in
+    # blocks
     pid_m = tl.program_id(0).to(tl.int64)  # int64: offsets may pass 2**31
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
-    # in the dtype of M, int32 where that is enough: it divides faster
+    # the dtype of M, int32 if it suffices: faster division
     short_rows = rows.to((tl.program_id(0) + M).dtype)
     index_1 = (short_rows % HW).to(tl.int64)
     b = (short_rows // HW).to(tl.int64)
@@ -60,7 +61,7 @@ def rms_norm_channels_kernel(
     # return (wide * torch.rsqrt(mean_square + eps)).to(x.dtype)
     inverse_root = tl.rsqrt(mean_square + 1e-5)
 
-    # the row again, now with what it was reduced to
+    # final pass over the row, with its reduced values
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         col_mask = cols < N
@@ -85,11 +86,11 @@ def rms_norm_channels_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
         None,
@@ -107,7 +108,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(x: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"rms_norm_channels: x must be float16, bfloat16 or float32, got {x.dtype}"

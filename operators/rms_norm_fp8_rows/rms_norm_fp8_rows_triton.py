@@ -15,8 +15,8 @@ import triton.language as tl
 
 @triton.jit
 def _quotient(x, divisor):
-    # x / divisor to the last bit, with one division for many: what a first guess leaves
-    # over corrects it. The divisor is at least 1e-30; x / inf is 0
+    # correctly rounded x / divisor from one reciprocal for many x: the remainder of a first
+    # guess corrects it. The divisor is at least 1e-30; x / inf is 0
     inverse = tl.div_rn(1.0, divisor)
     negative = tl.maximum(-divisor, -3.4e38)
     guess = x * inverse
@@ -26,20 +26,20 @@ def _quotient(x, divisor):
 
 @triton.jit
 def _nan_maximum(a, b):
-    # torch keeps NaN, tl.maximum by default drops it
+    # torch propagates NaN, tl.maximum by default drops it
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def _clamp(x, low, high):
-    # torch keeps NaN, tl.clamp by default drops it
+    # torch propagates NaN, tl.clamp by default drops it
     return tl.clamp(x, low, high, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def _size_max(sizes, axis: tl.constexpr):
-    # torch keeps NaN, tl.max drops it; the bits of sizes are ordered as the sizes are,
-    # with NaN above infinity (and the -inf beside a row below zero)
+    # torch propagates NaN, tl.max drops it; as integers non-negative floats keep their order,
+    # with NaN above infinity (and the padding -inf below zero)
     bits = tl.max(sizes.to(tl.int32, bitcast=True), axis=axis)
     return bits.to(tl.float32, bitcast=True)
 
@@ -149,7 +149,7 @@ def rms_norm_fp8_rows_looped_kernel(
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     stride_weight_n = tl.cast(stride_weight_n, tl.int64)
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
     row_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
@@ -169,7 +169,7 @@ def rms_norm_fp8_rows_looped_kernel(
     # normalized = wide * torch.rsqrt(mean_square + eps) * weight.float()
     inverse_root = tl.rsqrt(mean_square + 1e-6)
 
-    # the row again
+    # next pass over the row
     row_max_acc = tl.full((BLOCK_SIZE_N,), float("-inf"), tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
@@ -193,7 +193,7 @@ def rms_norm_fp8_rows_looped_kernel(
     # scale = normalized.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / 448
     scale = _nan_maximum(row_max, 1e-12) / 448
 
-    # the row again, now with what it was reduced to
+    # final pass over the row, with its reduced values
     # backwards: the end of the row was read last and may still be cached
     for start in range(0, N, BLOCK_SIZE_N):
         cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
@@ -217,16 +217,16 @@ def rms_norm_fp8_rows_looped_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (512, rms_norm_fp8_rows_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, rms_norm_fp8_rows_row_kernel, {"num_warps": 2}),
@@ -248,7 +248,7 @@ def check_inputs(
     x: torch.Tensor,
     weight: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"rms_norm_fp8_rows: x must be float16, bfloat16 or float32, got {x.dtype}"

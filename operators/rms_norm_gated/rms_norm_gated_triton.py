@@ -14,7 +14,7 @@ import triton.language as tl
 
 @triton.jit
 def _exp(x):
-    # one instruction; tl.exp spends three more on results below 2**-126, which are flushed here
+    # one instruction; tl.exp takes three more for denormal results, which become 0 here
     return tl.exp2(x * 1.4426950408889634)
 
 
@@ -129,10 +129,10 @@ def rms_norm_gated_split_kernel(
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     stride_gate_n = tl.cast(stride_gate_n, tl.int64)
-    # a row is divided among SPLITS programs, each of which walks a part in blocks
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
     first = split * part
     end = tl.minimum(first + part, N)
 
@@ -177,7 +177,7 @@ def rms_norm_gated_apply_kernel(
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     stride_gate_n = tl.cast(stride_gate_n, tl.int64)
     stride_weight_n = tl.cast(stride_weight_n, tl.int64)
-    # a program has one tile of a row; those that read the same columns run together
+    # one tile of a row per program; programs that read the same columns run together
     row = (tl.program_id(0) % M).to(tl.int64)  # int64: row * N may pass 2**31
     tile = tl.program_id(0) // M
     cols = tile * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
@@ -222,7 +222,7 @@ def rms_norm_gated_looped_kernel(
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     stride_gate_n = tl.cast(stride_gate_n, tl.int64)
     stride_weight_n = tl.cast(stride_weight_n, tl.int64)
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
     row_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
@@ -250,7 +250,7 @@ def rms_norm_gated_looped_kernel(
     # return (gated * torch.rsqrt(variance + eps) * weight.float()).to(x.dtype)
     inverse_root = tl.rsqrt(variance + 1e-5)
 
-    # the row again, now with what it was reduced to
+    # final pass over the row, with its reduced values
     # backwards: the end of the row was read last and may still be cached
     for start in range(0, N, BLOCK_SIZE_N):
         cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
@@ -277,17 +277,16 @@ def rms_norm_gated_looped_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row and rows that a line serves (None: any), its kernel, and how
-# to launch it.
+# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
     (512, None, rms_norm_gated_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (8192, 128, rms_norm_gated_row_kernel, {"num_warps": 8}),
@@ -311,7 +310,7 @@ SCHEDULES = (
 
 
 def pick_schedule(row_bytes: int, rows: int):
-    """The kernel and the launch options of the first line that serves these sizes."""
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
     for max_row_bytes, max_rows, kernel, options in SCHEDULES:
         if max_row_bytes is not None and row_bytes > max_row_bytes:
             continue
@@ -325,7 +324,7 @@ def check_inputs(
     gate: torch.Tensor,
     weight: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"rms_norm_gated: x must be float16, bfloat16 or float32, got {x.dtype}"

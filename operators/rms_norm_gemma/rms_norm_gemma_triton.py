@@ -94,10 +94,10 @@ def rms_norm_gemma_split_kernel(
     NUM_STAGES: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    # a row is divided among SPLITS programs, each of which walks a part in blocks
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
     first = split * part
     end = tl.minimum(first + part, N)
 
@@ -131,7 +131,7 @@ def rms_norm_gemma_apply_kernel(
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     stride_weight_n = tl.cast(stride_weight_n, tl.int64)
-    # a program has one tile of a row; those that read the same columns run together
+    # one tile of a row per program; programs that read the same columns run together
     row = (tl.program_id(0) % M).to(tl.int64)  # int64: row * N may pass 2**31
     tile = tl.program_id(0) // M
     cols = tile * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
@@ -166,7 +166,7 @@ def rms_norm_gemma_looped_kernel(
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     stride_weight_n = tl.cast(stride_weight_n, tl.int64)
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
     row_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
@@ -184,7 +184,7 @@ def rms_norm_gemma_looped_kernel(
     # normalized = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
     inverse_root = tl.rsqrt(row_sum / N + 1e-6)
 
-    # the row again, now with what it was reduced to
+    # final pass over the row, with its reduced values
     # backwards: the end of the row was read last and may still be cached
     for start in range(0, N, BLOCK_SIZE_N):
         cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
@@ -208,17 +208,16 @@ def rms_norm_gemma_looped_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row and rows that a line serves (None: any), its kernel, and how
-# to launch it.
+# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
     (512, None, rms_norm_gemma_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (8192, 128, rms_norm_gemma_row_kernel, {"num_warps": 8}),
@@ -242,7 +241,7 @@ SCHEDULES = (
 
 
 def pick_schedule(row_bytes: int, rows: int):
-    """The kernel and the launch options of the first line that serves these sizes."""
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
     for max_row_bytes, max_rows, kernel, options in SCHEDULES:
         if max_row_bytes is not None and row_bytes > max_row_bytes:
             continue
@@ -252,7 +251,7 @@ def pick_schedule(row_bytes: int, rows: int):
 
 
 def check_inputs(x: torch.Tensor, weight: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"rms_norm_gemma: x must be float16, bfloat16 or float32, got {x.dtype}"

@@ -2,7 +2,7 @@
 """rotary_positions: Rotary position embedding of packed tokens, cosines and sines
 read at each token's position.
 
-An index outside its range reads nothing and gives 0, where torch raises.
+An out-of-range index gives 0, where torch raises.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 An input whose dimensions cannot be merged without a copy is copied first (torch's
@@ -23,7 +23,7 @@ def rotary_positions_kernel(
     out_ptr,
     P,
     stride_positions_n_index,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     H: tl.constexpr,
     stride_qm: tl.constexpr,
     stride_q2: tl.constexpr,
@@ -43,7 +43,7 @@ def rotary_positions_kernel(
     stride_sin_p = tl.cast(stride_sin_p, tl.int64)
     stride_sin_d = tl.cast(stride_sin_d, tl.int64)
     stride_out_m = tl.cast(stride_out_m, tl.int64)
-    # a program has a tile of rows and columns of one plane
+    # one tile of rows and columns of one plane per program
     num_tiles_m = tl.cdiv(H, BLOCK_SIZE_M)
     plane = tl.program_id(0) // num_tiles_m
     pid_m = tl.program_id(0) % num_tiles_m
@@ -82,12 +82,12 @@ def rotary_positions_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row and bytes of the tensor that a line serves (None: any), its
-# kernel, and how to launch it.
+# Each entry: maximum bytes of a row and bytes of the tensor (None: no limit), kernel,
+# launch options.
 SCHEDULES = (
     (
         128,
@@ -129,7 +129,7 @@ SCHEDULES = (
 
 
 def pick_schedule(row_bytes: int, tensor_bytes: int):
-    """The kernel and the launch options of the first line that serves these sizes."""
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
     for max_row_bytes, max_tensor_bytes, kernel, options in SCHEDULES:
         if max_row_bytes is not None and row_bytes > max_row_bytes:
             continue
@@ -144,7 +144,7 @@ def check_inputs(
     cos: torch.Tensor,
     sin: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"rotary_positions: q must be float16, bfloat16 or float32, got {q.dtype}"

@@ -72,11 +72,11 @@ def row_any_looped_kernel(
     out_ptr,
     stride_xm,
     stride_xn,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
     nonzero_count_acc = tl.full((BLOCK_SIZE_N,), 0, tl.int32)
@@ -97,16 +97,16 @@ def row_any_looped_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (512, row_any_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, row_any_row_kernel, {"num_warps": 4}),
@@ -125,7 +125,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(x: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"row_any: x must be float16, bfloat16 or float32, got {x.dtype}"

@@ -19,7 +19,7 @@ OPERATOR = judge.Operator(
         judge.Tensor("source", ("...", "L"), "T", rows=0),
     ),
     outputs=(judge.Tensor("out", ("...", "V"), "T", rows=0),),
-    any_order=True,  # atomics add as they come: two calls may differ in bits
+    any_order=True,  # atomics add in no fixed order: two calls may differ in the last bits
 )
 
 CASES = (

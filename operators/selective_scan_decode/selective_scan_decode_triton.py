@@ -14,14 +14,14 @@ import triton.language as tl
 
 @triton.jit
 def _exp(x):
-    # one instruction; tl.exp spends three more on results below 2**-126, which are flushed here
+    # one instruction; tl.exp takes three more for denormal results, which become 0 here
     return tl.exp2(x * 1.4426950408889634)
 
 
 @triton.jit
 def _precise_exp(x):
-    # 2 ulp, where _exp loses |x| / 2 more: what the exponent was rounded by, times
-    # log(2), is put back
+    # within 2 ulp, |x| / 2 ulp better than _exp: adds back the rounding error of the
+    # exponent, times log(2)
     power = x * 1.44269502
     lost = tl.fma(x, 1.44269502, -power) + x * 1.92596303e-8
     result = tl.exp2(power)
@@ -31,7 +31,7 @@ def _precise_exp(x):
 @triton.jit
 def _softplus(x):
     # max(x, 0) + log(1 + u), u = exp(-|x|): a minimax polynomial on [0, 1], relative
-    # error 3e-8, overflows nowhere
+    # error 3e-8, never overflows
     u = _precise_exp(-tl.minimum(tl.abs(x), 104.0, propagate_nan=tl.PropagateNan.ALL))
     p = 5.36482967e-3 * u - 3.00658140e-2
     p = p * u + 7.92045668e-2
@@ -82,7 +82,7 @@ def selective_scan_decode_kernel(
     row_mask = rows < M
     col_mask = cols < N
     mask = row_mask[:, None] & col_mask[None, :]
-    # in the dtype of M, int32 where that is enough: it divides faster
+    # the dtype of M, int32 if it suffices: faster division
     short_rows = rows.to((tl.program_id(0) + M).dtype)
     d = (short_rows % D).to(tl.int64)
     b_index = (short_rows // D).to(tl.int64)
@@ -154,7 +154,7 @@ def selective_scan_decode_row_kernel(
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     cols = tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
-    # int32 where that is enough: it divides faster
+    # int32 suffices: faster division
     short_row = row.to(tl.int32)
     d = (short_row % D).to(tl.int64)
     b_index = (short_row // D).to(tl.int64)
@@ -218,13 +218,13 @@ def selective_scan_decode_split_kernel(
     stride_An = tl.cast(stride_An, tl.int64)
     stride_bn = tl.cast(stride_bn, tl.int64)
     stride_cn = tl.cast(stride_cn, tl.int64)
-    # a row is divided among SPLITS programs, each of which walks a part in blocks
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
     first = split * part
     end = tl.minimum(first + part, N)
-    # int32 where that is enough: it divides faster
+    # int32 suffices: faster division
     short_row = row.to(tl.int32)
     d = (short_row % D).to(tl.int64)
     b_index = (short_row // D).to(tl.int64)
@@ -292,14 +292,14 @@ def selective_scan_decode_apply_kernel(
     stride_state_n = tl.cast(stride_state_n, tl.int64)  # cols * stride may pass 2**31
     stride_An = tl.cast(stride_An, tl.int64)
     stride_bn = tl.cast(stride_bn, tl.int64)
-    # a program has one tile of a row
+    # one tile of a row per program
     num_tiles_n = tl.cdiv(tl.maximum(N, 1), BLOCK_SIZE_N)
     # int64: row * N may pass 2**31
     row = (tl.program_id(0) // num_tiles_n).to(tl.int64)
     tile = tl.program_id(0) % num_tiles_n
     cols = tile * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
-    # int32 where that is enough: it divides faster
+    # int32 suffices: faster division
     short_row = row.to(tl.int32)
     d = (short_row % D).to(tl.int64)
     b_index = (short_row // D).to(tl.int64)
@@ -363,9 +363,9 @@ def selective_scan_decode_looped_kernel(
     stride_An = tl.cast(stride_An, tl.int64)
     stride_bn = tl.cast(stride_bn, tl.int64)
     stride_cn = tl.cast(stride_cn, tl.int64)
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-    # int32 where that is enough: it divides faster
+    # int32 suffices: faster division
     short_row = row.to(tl.int32)
     d = (short_row % D).to(tl.int64)
     b_index = (short_row // D).to(tl.int64)
@@ -415,7 +415,7 @@ def selective_scan_decode_looped_kernel(
     # out = (new_state * c.float()[:, None]).sum(dim=-1) + skip * x.float()
     out = row_sum + skip * x
 
-    # the row again, now with what it was reduced to
+    # final pass over the row, with its reduced values
     # backwards: the end of the row was read last and may still be cached
     for start in range(0, N, BLOCK_SIZE_N):
         cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
@@ -445,17 +445,16 @@ def selective_scan_decode_looped_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row and rows that a line serves (None: any), its kernel, and how
-# to launch it.
+# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
     (512, None, selective_scan_decode_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (8192, 128, selective_scan_decode_row_kernel, {"num_warps": 8}),
@@ -479,7 +478,7 @@ SCHEDULES = (
 
 
 def pick_schedule(row_bytes: int, rows: int):
-    """The kernel and the launch options of the first line that serves these sizes."""
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
     for max_row_bytes, max_rows, kernel, options in SCHEDULES:
         if max_row_bytes is not None and row_bytes > max_row_bytes:
             continue
@@ -497,7 +496,7 @@ def check_inputs(
     c: torch.Tensor,
     skip: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if state.dtype != torch.float32:
         raise ValueError(
             f"selective_scan_decode: state must be float32, got {state.dtype}"

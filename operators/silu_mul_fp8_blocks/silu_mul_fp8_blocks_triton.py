@@ -15,7 +15,7 @@ import triton.language as tl
 
 @triton.jit
 def _exp(x):
-    # one instruction; tl.exp spends three more on results below 2**-126, which are flushed here
+    # one instruction; tl.exp takes three more for denormal results, which become 0 here
     return tl.exp2(x * 1.4426950408889634)
 
 
@@ -26,8 +26,8 @@ def _sigmoid(x):
 
 @triton.jit
 def _quotient(x, divisor):
-    # x / divisor to the last bit, with one division for many: what a first guess leaves
-    # over corrects it. The divisor is at least 1e-30; x / inf is 0
+    # correctly rounded x / divisor from one reciprocal for many x: the remainder of a first
+    # guess corrects it. The divisor is at least 1e-30; x / inf is 0
     inverse = tl.div_rn(1.0, divisor)
     negative = tl.maximum(-divisor, -3.4e38)
     guess = x * inverse
@@ -37,20 +37,20 @@ def _quotient(x, divisor):
 
 @triton.jit
 def _nan_maximum(a, b):
-    # torch keeps NaN, tl.maximum by default drops it
+    # torch propagates NaN, tl.maximum by default drops it
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def _clamp(x, low, high):
-    # torch keeps NaN, tl.clamp by default drops it
+    # torch propagates NaN, tl.clamp by default drops it
     return tl.clamp(x, low, high, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def _size_max(sizes, axis: tl.constexpr):
-    # torch keeps NaN, tl.max drops it; the bits of sizes are ordered as the sizes are,
-    # with NaN above infinity (and the -inf beside a row below zero)
+    # torch propagates NaN, tl.max drops it; as integers non-negative floats keep their order,
+    # with NaN above infinity (and the padding -inf below zero)
     bits = tl.max(sizes.to(tl.int32, bitcast=True), axis=axis)
     return bits.to(tl.float32, bitcast=True)
 
@@ -100,16 +100,16 @@ def silu_mul_fp8_blocks_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = ((None, silu_mul_fp8_blocks_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),)
 
 
@@ -124,7 +124,7 @@ def check_inputs(
     gate: torch.Tensor,
     up: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if gate.dtype not in (torch.float16, torch.bfloat16):
         raise ValueError(
             f"silu_mul_fp8_blocks: gate must be float16 or bfloat16, got {gate.dtype}"

@@ -17,18 +17,19 @@ def sum_dim0_kernel(
     M,
     stride_xn,
     stride_xm,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    # lanes lie along what is kept; what is reduced is divided among SPLITS programs
+    # lanes run along the kept dimensions; the reduced ones are divided among SPLITS
+    # programs
     pid_m = tl.program_id(0).to(tl.int64)  # int64: offsets may pass 2**31
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
     split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
     first = split * part
     end = tl.minimum(first + part, N)
 
@@ -55,7 +56,7 @@ def sum_dim0_join_kernel(
     BLOCK_SIZE_M: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
-    # a program joins what those of the kernel before found of its rows
+    # combines the partial results of the previous kernel for BLOCK_SIZE_M rows
     rows = tl.program_id(0).to(tl.int64) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
     parts = tl.arange(0, SPLITS).to(tl.int64)[None, :] * M + rows[:, None]
@@ -64,11 +65,11 @@ def sum_dim0_join_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
         None,
@@ -86,7 +87,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(x: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"sum_dim0: x must be float16, bfloat16 or float32, got {x.dtype}"

@@ -14,7 +14,7 @@ import triton.language as tl
 
 @triton.jit
 def _exp(x):
-    # one instruction; tl.exp spends three more on results below 2**-126, which are flushed here
+    # one instruction; tl.exp takes three more for denormal results, which become 0 here
     return tl.exp2(x * 1.4426950408889634)
 
 
@@ -25,13 +25,13 @@ def _sigmoid(x):
 
 @triton.jit
 def _nan_minimum(a, b):
-    # torch keeps NaN, tl.minimum by default drops it
+    # torch propagates NaN, tl.minimum by default drops it
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def _clamp(x, low, high):
-    # torch keeps NaN, tl.clamp by default drops it
+    # torch propagates NaN, tl.clamp by default drops it
     return tl.clamp(x, low, high, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -54,7 +54,7 @@ def swiglu_clamped_kernel(
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
     mask = row_mask[:, None] & col_mask[None, :]
-    # neighbours belong to both parts: they are read and written together
+    # adjacent elements belong to both parts: loaded and stored together
     pairs = 2 * pid_n * BLOCK_SIZE_N + tl.arange(0, 2 * BLOCK_SIZE_N)
     pair_mask = row_mask[:, None] & (pairs < 2 * N)[None, :]
     x_pairs = tl.load(
@@ -83,7 +83,7 @@ def swiglu_clamped_1d_grid_kernel(
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_x1 = tl.cast(stride_x1, tl.int64)  # cols * stride may pass 2**31
-    # columns fastest: programs that run together write neighbouring memory
+    # columns vary fastest: programs that run together write adjacent memory
     num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
     # int64: rows * N may pass 2**31
     pid_m = (tl.program_id(0) // num_tiles_n).to(tl.int64)
@@ -93,7 +93,7 @@ def swiglu_clamped_1d_grid_kernel(
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
     mask = row_mask[:, None] & col_mask[None, :]
-    # neighbours belong to both parts: they are read and written together
+    # adjacent elements belong to both parts: loaded and stored together
     pairs = 2 * pid_n * BLOCK_SIZE_N + tl.arange(0, 2 * BLOCK_SIZE_N)
     pair_mask = row_mask[:, None] & (pairs < 2 * N)[None, :]
     x_pairs = tl.load(
@@ -111,12 +111,12 @@ def swiglu_clamped_1d_grid_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row, rows and bytes of the tensor that a line serves (None: any),
-# its kernel, and how to launch it.
+# Each entry: maximum bytes of a row, rows and bytes of the tensor (None: no limit),
+# kernel, launch options.
 SCHEDULES = (
     (
         1024,
@@ -164,7 +164,7 @@ SCHEDULES = (
 
 
 def pick_schedule(row_bytes: int, rows: int, tensor_bytes: int):
-    """The kernel and the launch options of the first line that serves these sizes."""
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
     for max_row_bytes, max_rows, max_tensor_bytes, kernel, options in SCHEDULES:
         if max_row_bytes is not None and row_bytes > max_row_bytes:
             continue
@@ -176,7 +176,7 @@ def pick_schedule(row_bytes: int, rows: int, tensor_bytes: int):
 
 
 def check_inputs(x: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"swiglu_clamped: x must be float16, bfloat16 or float32, got {x.dtype}"

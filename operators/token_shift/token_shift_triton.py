@@ -28,7 +28,7 @@ def token_shift_kernel(
     stride_xs = tl.cast(stride_xs, tl.int64)
     stride_xd = tl.cast(stride_xd, tl.int64)
     stride_mix_n = tl.cast(stride_mix_n, tl.int64)
-    # a program has a tile of rows and columns of one plane
+    # one tile of rows and columns of one plane per program
     num_tiles_m = tl.cdiv(S, BLOCK_SIZE_M)
     plane = tl.program_id(0) // num_tiles_m
     pid_m = tl.program_id(0) % num_tiles_m
@@ -61,7 +61,7 @@ def token_shift_specialize_kernel(
     mix_ptr,
     out_ptr,
     stride_xb,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     S: tl.constexpr,
     stride_xs: tl.constexpr,
     stride_xd: tl.constexpr,
@@ -73,7 +73,7 @@ def token_shift_specialize_kernel(
     stride_xs = tl.cast(stride_xs, tl.int64)
     stride_xd = tl.cast(stride_xd, tl.int64)
     stride_mix_n = tl.cast(stride_mix_n, tl.int64)
-    # a program has a tile of rows and columns of one plane
+    # one tile of rows and columns of one plane per program
     num_tiles_m = tl.cdiv(S, BLOCK_SIZE_M)
     plane = tl.program_id(0) // num_tiles_m
     pid_m = tl.program_id(0) % num_tiles_m
@@ -117,7 +117,7 @@ def token_shift_tile_kernel(
 ):
     stride_xd = tl.cast(stride_xd, tl.int64)  # cols * stride may pass 2**31
     stride_mix_n = tl.cast(stride_mix_n, tl.int64)
-    # columns fastest: programs that run together write neighbouring memory
+    # columns vary fastest: programs that run together write adjacent memory
     num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
     # int64: rows * N may pass 2**31
     pid_m = (tl.program_id(0) // num_tiles_n).to(tl.int64)
@@ -128,7 +128,7 @@ def token_shift_tile_kernel(
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
     mask = row_mask[:, None] & col_mask[None, :]
-    # in the dtype of M, int32 where that is enough: it divides faster
+    # the dtype of M, int32 if it suffices: faster division
     short_rows = rows.to((tl.program_id(0) + M).dtype)
     s = (short_rows % S).to(tl.int64)
     b = (short_rows // S).to(tl.int64)
@@ -154,12 +154,12 @@ def token_shift_tile_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row and bytes of the tensor that a line serves (None: any), its
-# kernel, and how to launch it.
+# Each entry: maximum bytes of a row and bytes of the tensor (None: no limit), kernel,
+# launch options.
 SCHEDULES = (
     (
         128,
@@ -201,7 +201,7 @@ SCHEDULES = (
 
 
 def pick_schedule(row_bytes: int, tensor_bytes: int):
-    """The kernel and the launch options of the first line that serves these sizes."""
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
     for max_row_bytes, max_tensor_bytes, kernel, options in SCHEDULES:
         if max_row_bytes is not None and row_bytes > max_row_bytes:
             continue
@@ -211,7 +211,7 @@ def pick_schedule(row_bytes: int, tensor_bytes: int):
 
 
 def check_inputs(x: torch.Tensor, mix: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"token_shift: x must be float16, bfloat16 or float32, got {x.dtype}"

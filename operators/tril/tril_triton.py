@@ -24,7 +24,7 @@ def tril_kernel(
 ):
     stride_xm = tl.cast(stride_xm, tl.int64)  # offsets may pass 2**31
     stride_xn = tl.cast(stride_xn, tl.int64)
-    # a program has a tile of rows and columns of one plane
+    # one tile of rows and columns of one plane per program
     num_tiles_m = tl.cdiv(M_SIZE, BLOCK_SIZE_M)
     plane = tl.program_id(0) // num_tiles_m
     pid_m = tl.program_id(0) % num_tiles_m
@@ -47,7 +47,7 @@ def tril_kernel(
 def tril_specialize_kernel(
     x_ptr,
     out_ptr,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     M_SIZE: tl.constexpr,
     stride_xm: tl.constexpr,
     stride_xn: tl.constexpr,
@@ -56,7 +56,7 @@ def tril_specialize_kernel(
 ):
     stride_xm = tl.cast(stride_xm, tl.int64)  # offsets may pass 2**31
     stride_xn = tl.cast(stride_xn, tl.int64)
-    # a program has a tile of rows and columns of one plane
+    # one tile of rows and columns of one plane per program
     num_tiles_m = tl.cdiv(M_SIZE, BLOCK_SIZE_M)
     plane = tl.program_id(0) // num_tiles_m
     pid_m = tl.program_id(0) % num_tiles_m
@@ -76,11 +76,11 @@ def tril_specialize_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (128, tril_kernel, {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 4}),
     (256, tril_kernel, {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 4}),
@@ -102,7 +102,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(x: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(f"tril: x must be float16, bfloat16 or float32, got {x.dtype}")
     if x.ndim != 3:

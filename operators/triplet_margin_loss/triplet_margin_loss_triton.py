@@ -4,8 +4,7 @@ positive than to a negative example, short of a margin.
 
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
-Every row leaves a number, and a second kernel reduces these in an order that never
-changes.
+Each row yields one number; a second kernel reduces these in a fixed order.
 """
 
 import torch
@@ -15,7 +14,7 @@ import triton.language as tl
 
 @triton.jit
 def _nan_maximum(a, b):
-    # torch keeps NaN, tl.maximum by default drops it
+    # torch propagates NaN, tl.maximum by default drops it
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -137,13 +136,13 @@ def triplet_margin_loss_looped_kernel(
     stride_positive_n,
     stride_negative_m,
     stride_negative_n,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_anchor_n = tl.cast(stride_anchor_n, tl.int64)  # cols * stride may pass 2**31
     stride_positive_n = tl.cast(stride_positive_n, tl.int64)
     stride_negative_n = tl.cast(stride_negative_n, tl.int64)
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
     row_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
@@ -187,7 +186,7 @@ def triplet_margin_loss_finish_kernel(
     N,
     BLOCK_SIZE_N: tl.constexpr,
 ):
-    # one program reduces what the kernel before left for every row
+    # one program reduces the per-row results of the previous kernel
     total_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
@@ -201,16 +200,16 @@ def triplet_margin_loss_finish_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (512, triplet_margin_loss_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, triplet_margin_loss_row_kernel, {"num_warps": 4}),
@@ -233,7 +232,7 @@ def check_inputs(
     positive: torch.Tensor,
     negative: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if anchor.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "triplet_margin_loss: anchor must be float16, bfloat16 or float32, got "

@@ -173,9 +173,9 @@ def test_a_search_for_something_else_stays_torchs() -> None:
 
 
 OFF = {
-    "ends that fall": ("attention_varlen", [0, 9, 4, 20], "cu_seqlens_q must begin with 0, never fall and end at q.shape[0], 20, got [0, 9, 4, 20]"),
-    "ends that end short": ("attention_varlen", [0, 4, 9, 19], "cu_seqlens_q must begin with 0, never fall and end at q.shape[0], 20, got [0, 4, 9, 19]"),
-    "ends that begin late": ("attention_varlen", [1, 4, 9, 20], "cu_seqlens_q must begin with 0, never fall and end at q.shape[0], 20, got [1, 4, 9, 20]"),
+    "ends that fall": ("attention_varlen", [0, 9, 4, 20], "cu_seqlens_q must begin with 0, be non-decreasing and end at q.shape[0], 20, got [0, 9, 4, 20]"),
+    "ends that end short": ("attention_varlen", [0, 4, 9, 19], "cu_seqlens_q must begin with 0, be non-decreasing and end at q.shape[0], 20, got [0, 4, 9, 19]"),
+    "ends that begin late": ("attention_varlen", [1, 4, 9, 20], "cu_seqlens_q must begin with 0, be non-decreasing and end at q.shape[0], 20, got [1, 4, 9, 20]"),
     "a page beyond the cache": ("attention_paged_decode", [[0, 3]], "block_table must hold indices from 0 and below k_cache.shape[0], 3, got 0 to 3"),
     "a page before it": ("attention_paged_decode", [[-1, 2]], "block_table must hold indices from 0 and below k_cache.shape[0], 3, got -1 to 2"),
 }  # fmt: skip

@@ -3,11 +3,10 @@
 
 Gelu: 0.5 * (1 + tanh(u)) is computed as sigmoid(2 * u), the same function with one
 exponential less to round.
-Products are summed in float32, block after block of what is summed over, in an order
-that never changes.
-Float32 is multiplied as torch does: in TF32 where
-torch.backends.cuda.matmul.fp32_precision is tf32.
-Where the schedule table names torch's call, torch decides how products are summed.
+Products are accumulated in float32, block by block along K, in a fixed order.
+Float32 products follow torch: TF32 where torch.backends.cuda.matmul.fp32_precision is
+tf32.
+Where the schedule table selects torch's call, torch decides the order of the sums.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 An input whose dimensions cannot be merged without a copy is copied first (torch's
@@ -21,7 +20,7 @@ import triton.language as tl
 
 @triton.jit
 def _exp(x):
-    # one instruction; tl.exp spends three more on results below 2**-126, which are flushed here
+    # one instruction; tl.exp takes three more for denormal results, which become 0 here
     return tl.exp2(x * 1.4426950408889634)
 
 
@@ -32,8 +31,8 @@ def _sigmoid(x):
 
 @triton.jit
 def _tile_of(number, tiles_m, tiles_n, GROUP_M: tl.constexpr):
-    # GROUP_M rows of tiles column by column: what programs that run together read of
-    # both factors stays in L2
+    # grouped order: GROUP_M rows of tiles, column by column, so that programs that run
+    # together share operands in L2
     group = GROUP_M * tiles_n
     first = number // group * GROUP_M
     height = min(tiles_m - first, GROUP_M)
@@ -148,16 +147,16 @@ def linear_gelu_join_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def precision() -> str:
-    """How float32 is multiplied: as torch's own products are."""
+    """Precision of float32 products: follows torch's setting for matmuls."""
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
 
 
-# The most rows that a line serves, its kernel, and how to launch it.
+# Each entry: maximum rows (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
         None,
@@ -187,7 +186,7 @@ def check_inputs(
     weight: torch.Tensor,
     bias: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"linear_gelu: x must be float16, bfloat16 or float32, got {x.dtype}"

@@ -2,8 +2,8 @@
 """any_window: A transposed convolution whose window may have any size, a bias for
 every channel and relu; the convolution stays torch's.
 
-A call of torch's computes y, since no family takes
-torch.nn.functional.conv_transpose2d: 43 % of the bytes, 100 % of the operations.
+Y stays torch.nn.functional.conv_transpose2d, which no family takes: 43 % of the bytes,
+100 % of the operations.
 The kernel alone is tuned.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
@@ -16,7 +16,7 @@ import triton.language as tl
 
 @triton.jit
 def _nan_maximum(a, b):
-    # torch keeps NaN, tl.maximum by default drops it
+    # torch propagates NaN, tl.maximum by default drops it
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -39,7 +39,7 @@ def any_window_kernel(
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
     mask = row_mask[:, None] & col_mask[None, :]
-    # in the dtype of M, int32 where that is enough: it divides faster
+    # the dtype of M, int32 if it suffices: faster division
     short_rows = rows.to((tl.program_id(0) + M).dtype)
     j = (short_rows % J).to(tl.int64)
     y = tl.load(y_ptr + rows[:, None] * N + cols[None, :], mask=mask).to(tl.float32)
@@ -50,11 +50,11 @@ def any_window_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
         None,
@@ -76,7 +76,7 @@ def check_inputs(
     weight: torch.Tensor,
     bias: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"any_window: x must be float16, bfloat16 or float32, got {x.dtype}"

@@ -3,7 +3,7 @@
 
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
-A row is multiplied by the reciprocal of what divides it: at most one more rounding an
+A row is multiplied by the reciprocal of its divisor: at most one more rounding per
 element.
 An input whose dimensions cannot be merged without a copy is copied first (torch's
 reshape).
@@ -18,13 +18,14 @@ import triton.language as tl
 
 @triton.jit
 def _exp(x):
-    # one instruction; tl.exp spends three more on results below 2**-126, which are flushed here
+    # one instruction; tl.exp takes three more for denormal results, which become 0 here
     return tl.exp2(x * 1.4426950408889634)
 
 
 @triton.jit
 def _leave(word_ptr, value, total):
-    # in one word, which is zero until then: the sign of a sum, never negative, is set
+    # publishes both in one word, which is zero before: the sign bit of total, never set
+    # otherwise, marks it as written
     low = tl.cast(total, tl.float32).to(tl.uint32, bitcast=True) | 0x80000000
     high = value.to(tl.uint32, bitcast=True)
     word = (high.to(tl.int64) << 32) | low.to(tl.int64)
@@ -38,7 +39,7 @@ def _is_missing(words):
 
 @triton.jit
 def _poll(words_ptr, is_part, times):
-    # until all words are there, or so many times; 2**14 take some 10 ms
+    # spins until all words are there, at most `times` loads; 2**14 take about 10 ms
     words = tl.load(words_ptr, mask=is_part, other=-1, volatile=True)
     seen = 0
     while _is_missing(words) & (seen < times):
@@ -89,23 +90,23 @@ def softmax_cooperative_kernel(
     num_parts,
     stride_xm,
     stride_xn,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     BLOCK_SIZE_N: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    # num_parts programs share a row: each keeps a part in registers, waits until all have reduced
-    # theirs, and writes it
+    # num_parts programs share a row: each holds a part in registers, publishes its partial result,
+    # waits for those of the others, and writes its part
     row = (tl.program_id(0) // num_parts).to(tl.int64)  # int64: row * N may pass 2**31
     split = tl.program_id(0) % num_parts
     cols = split * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
-    mask = (cols < N) | (N % BLOCK_SIZE_N == 0)  # no mask where blocks fit the row
+    mask = (cols < N) | (N % BLOCK_SIZE_N == 0)  # no mask if blocks divide N
     x = tl.load(
         x_ptr + row * stride_xm + cols * stride_xn,
         mask=mask,
         other=float("-inf"),
     ).to(tl.float32)
-    # a part may be -inf throughout
+    # a part may consist of -inf only
     row_max_part = tl.maximum(tl.max(x, axis=0), -3.4028234663852886e38)
     numerator = _exp(x - row_max_part)
     denominator_part = tl.sum(numerator, axis=0)
@@ -114,7 +115,7 @@ def softmax_cooperative_kernel(
     is_part = tl.arange(0, SPLITS) < num_parts
     row_max_words = _poll(row_max_words_ptr + parts, is_part, 2**14)
     if _is_missing(row_max_words):
-        # others do not run at the same time: their parts are reduced here, its own last
+        # timed out: other programs may not be resident. Reduce every part here, its own last
         for turn in range(1, num_parts + 1):
             part = (split + turn) % num_parts
             other_cols = part * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
@@ -136,7 +137,7 @@ def softmax_cooperative_kernel(
     row_max_parts, denominator_parts = _unpack(row_max_words, is_part, float("-inf"))
     row_max = tl.max(row_max_parts, axis=0)
     denominator = tl.sum(denominator_parts * _exp(row_max_parts - row_max), axis=0)
-    numerator *= _exp(row_max_part - row_max)  # which was of the part's greatest
+    numerator *= _exp(row_max_part - row_max)  # from the part's max to the row's
     # return torch.softmax(x, dim=-1)
     inverse_denominator = 1.0 / denominator
     out = numerator * inverse_denominator
@@ -153,10 +154,10 @@ def softmax_alone_kernel(
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
-    # from the least finite float32 on: a row may begin with -inf
+    # starts at the lowest finite float32: a row may begin with -inf
     row_max = -3.4028234663852886e38
     denominator = 0.0
     for start in range(0, N, BLOCK_SIZE_N):
@@ -175,7 +176,7 @@ def softmax_alone_kernel(
     # return torch.softmax(x, dim=-1)
     inverse_denominator = 1.0 / denominator
 
-    # the row again, now with what it was reduced to
+    # final pass over the row, with its reduced values
     # backwards: the end of the row was read last and may still be cached
     for start in range(0, N, BLOCK_SIZE_N):
         cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
@@ -193,7 +194,7 @@ def softmax_alone_kernel(
 
 @functools.cache
 def num_sms(device: torch.device) -> int:
-    """The GPU's multiprocessors; none where Triton's interpreter runs one program after the other."""
+    """Number of SMs; 0 in Triton's interpreter, which runs one program at a time."""
     if not isinstance(_poll, triton.JITFunction):
         return 0
     properties = triton.runtime.driver.active.utils.get_device_properties(device.index)
@@ -201,26 +202,27 @@ def num_sms(device: torch.device) -> int:
 
 
 def num_waiting(device: torch.device, options: dict) -> int:
-    """How many programs may wait for one another: half of those that surely run at once.
+    """Maximum programs that may wait for one another: half of those sure to be resident.
 
-    An SM has 65536 registers and holds 16 programs at least. The other half is left to a
-    launch on another stream, whose programs fill gaps as these are counted in powers of two.
+    An SM has 65536 registers and holds at least 16 programs. The other half is left to a
+    launch on another stream; registers are rounded up to a power of two, so that programs
+    of both leave no gaps.
     """
     registers = next_power_of_2(32 * options["num_warps"] * options["maxnreg"])
     return max(num_sms(device) * min(65536 // registers, 16) // 2, 1)
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (65536, softmax_kernel, {"num_warps": 4}),
     (
@@ -239,7 +241,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(x: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"softmax: x must be float16, bfloat16 or float32, got {x.dtype}"
@@ -288,7 +290,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
                     SPLITS=max(next_power_of_2(num_parts), 32),
                     **options,
                 )
-            else:  # not all programs of a row run at once: one walks it alone
+            else:  # not all programs of a row are sure to be resident: one per row
                 softmax_alone_kernel[(M,)](
                     x_view,
                     out,

@@ -3,8 +3,8 @@
 
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
-Parts of a row are scanned on their own and joined, which rounds otherwise than element
-by element.
+Parts of a row are scanned separately and combined, so rounding differs from an element-
+by-element scan.
 An input whose dimensions cannot be merged without a copy is copied first (torch's
 reshape).
 """
@@ -16,7 +16,8 @@ import triton.language as tl
 
 @triton.jit
 def _leave(word_ptr, value, total):
-    # in one word, which is zero until then: the sign of a sum, never negative, is set
+    # publishes both in one word, which is zero before: the sign bit of total, never set
+    # otherwise, marks it as written
     low = tl.cast(total, tl.float32).to(tl.uint32, bitcast=True) | 0x80000000
     high = value.to(tl.uint32, bitcast=True)
     word = (high.to(tl.int64) << 32) | low.to(tl.int64)
@@ -25,7 +26,8 @@ def _leave(word_ptr, value, total):
 
 @triton.jit
 def _await(words_ptr, is_part, other):
-    # programs start in the order of their numbers: none waits for one that cannot start
+    # spins until all words are there; programs start in the order of their ids, so that
+    # none waits for one that cannot start
     words = tl.load(words_ptr, mask=is_part, other=-1, volatile=True)
     while tl.min((words != 0).to(tl.int32), axis=0) == 0:
         words = tl.load(words_ptr, mask=is_part, other=-1, volatile=True)
@@ -42,16 +44,16 @@ def cumsum_long_kernel(
     num_parts,
     stride_xm,
     stride_xn,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     BLOCK_SIZE_N: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    # num_parts programs share a row: each waits for what the parts before its own come to
+    # num_parts programs share a row: each waits for the results of the preceding parts
     row = (tl.program_id(0) // num_parts).to(tl.int64)  # int64: row * N may pass 2**31
     split = tl.program_id(0) % num_parts
     cols = split * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
-    mask = (cols < N) | (N % BLOCK_SIZE_N == 0)  # no mask where blocks fit the row
+    mask = (cols < N) | (N % BLOCK_SIZE_N == 0)  # no mask if blocks divide N
     x = tl.load(
         x_ptr + row * stride_xm + cols * stride_xn,
         mask=mask,
@@ -59,7 +61,7 @@ def cumsum_long_kernel(
     ).to(tl.float32)
     out_part = tl.sum(x, axis=0)
     _leave(out_words_ptr + tl.program_id(0), out_part, 0.0)
-    # what the parts before this one come to
+    # combined result of the preceding parts
     out_carry = 0.0
     for start in range(0, split, SPLITS):
         parts = start + tl.arange(0, SPLITS)
@@ -72,16 +74,16 @@ def cumsum_long_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (None, cumsum_long_kernel, {"BLOCK_SIZE_N": 8192, "maxnreg": 128, "num_warps": 4}),
 )
@@ -95,7 +97,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(x: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"cumsum_long: x must be float16, bfloat16 or float32, got {x.dtype}"

@@ -18,7 +18,7 @@ def mse_loss_kernel(
     N,
     BLOCK_SIZE_N: tl.constexpr,
 ):
-    # a program reduces one block of the elements
+    # each program reduces one block of elements
     part = tl.program_id(0)
     cols = part * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
@@ -48,7 +48,7 @@ def mse_loss_join_partials_kernel(
     N,
     BLOCK_SIZE: tl.constexpr,
 ):
-    # one program joins what the blocks were reduced to
+    # one program combines the partial results of all blocks
     total_acc = tl.full((BLOCK_SIZE,), 0.0, tl.float32)
     for start in range(0, num_parts, BLOCK_SIZE):
         parts = start + tl.arange(0, BLOCK_SIZE)
@@ -61,11 +61,11 @@ def mse_loss_join_partials_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of the tensor that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of the tensor (None: no limit), kernel, launch options.
 SCHEDULES = ((None, mse_loss_kernel, {"BLOCK_SIZE_N": 8192, "num_warps": 32}),)
 
 
@@ -77,7 +77,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(x: torch.Tensor, y: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"mse_loss: x must be float16, bfloat16 or float32, got {x.dtype}"

@@ -64,7 +64,7 @@ def layer_norm_looped_kernel(
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     stride_weight_n = tl.cast(stride_weight_n, tl.int64)
     stride_bias_n = tl.cast(stride_bias_n, tl.int64)
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
     mean = 0.0
@@ -89,7 +89,7 @@ def layer_norm_looped_kernel(
     # return F.layer_norm(x, (x.shape[-1],), weight, bias, eps)
     rstd = tl.rsqrt(square_sum / N + 1e-5)
 
-    # the row again, now with what it was reduced to
+    # final pass over the row, with its reduced values
     # backwards: the end of the row was read last and may still be cached
     for start in range(0, N, BLOCK_SIZE_N):
         cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
@@ -116,11 +116,11 @@ def layer_norm_looped_kernel(
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (4096, layer_norm_kernel, {"num_warps": 4}),
     (None, layer_norm_looped_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 8}),
@@ -139,7 +139,7 @@ def check_inputs(
     weight: torch.Tensor,
     bias: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"layer_norm: x must be float16, bfloat16 or float32, got {x.dtype}"

@@ -4,8 +4,8 @@ selects.
 
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
-Parts of a row are scanned on their own and joined, which rounds otherwise than element
-by element.
+Parts of a row are scanned separately and combined, so rounding differs from an element-
+by-element scan.
 An input whose dimensions cannot be merged without a copy is copied first (torch's
 reshape).
 """
@@ -17,7 +17,7 @@ import triton.language as tl
 
 @triton.jit
 def _two_sum(a, b):
-    # a + b, and what rounding took from it (Knuth), which is nothing of what is not finite
+    # a + b and its rounding error (Knuth's TwoSum); error 0 where the sum is not finite
     total = a + b
     back = total - a
     error = (a - (total - back)) + (b - back)
@@ -77,11 +77,11 @@ def masked_cumsum_looped_kernel(
 ):
     stride_mask_n = tl.cast(stride_mask_n, tl.int64)  # cols * stride may pass 2**31
     stride_xn = tl.cast(stride_xn, tl.int64)
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
     # out_carry: out at the end of the block before
-    # out_lost: what rounding took from out_carry
+    # out_lost: rounding error of out_carry
     is_last = tl.arange(0, BLOCK_SIZE_N) == BLOCK_SIZE_N - 1
     out_carry = 0.0
     out_lost = 0.0
@@ -105,16 +105,16 @@ def masked_cumsum_looped_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (4096, masked_cumsum_kernel, {"BLOCK_SIZE_M": 4, "num_warps": 4}),
     (
@@ -133,7 +133,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(x: torch.Tensor, mask: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16):
         raise ValueError(f"masked_cumsum: x must be float16 or bfloat16, got {x.dtype}")
     if mask.dtype != torch.bool:

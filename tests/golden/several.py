@@ -2,11 +2,10 @@
 """sequence_log_probs: The log-probability of each sequence, summed over its labels
 that are not ignored.
 
-No family takes all of it: there are 2 kernels, and intermediate lies in memory between
-them.
-Of the kernels, the one that computes intermediate moves the most bytes and is tuned;
-all run one after the other.
-An index outside its range reads nothing and gives 0, where torch raises.
+Split into 2 kernels; intermediate goes through global memory.
+The kernel that computes intermediate moves the most bytes and is the one that is tuned;
+all run in sequence.
+An out-of-range index gives 0, where torch raises.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 An input whose dimensions cannot be merged without a copy is copied first (torch's
@@ -20,13 +19,13 @@ import triton.language as tl
 
 @triton.jit
 def _exp(x):
-    # one instruction; tl.exp spends three more on results below 2**-126, which are flushed here
+    # one instruction; tl.exp takes three more for denormal results, which become 0 here
     return tl.exp2(x * 1.4426950408889634)
 
 
 @triton.jit
 def _nan_max(x, axis: tl.constexpr):
-    # torch keeps NaN, tl.max drops it
+    # torch propagates NaN, tl.max drops it
     has_nan = tl.max((x != x).to(tl.int32), axis=axis)
     return tl.where(has_nan > 0, float("nan"), tl.max(x, axis=axis))
 
@@ -124,10 +123,10 @@ def sequence_log_probs_log_probs_split_kernel(
     SPLITS: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
-    # a row is divided among SPLITS programs, each of which walks a part in blocks
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
     first = split * part
     end = tl.minimum(first + part, N)
 
@@ -153,7 +152,7 @@ def sequence_log_probs_log_probs_join_kernel(
     M,
     SPLITS: tl.constexpr,
 ):
-    # one program joins what the programs of a row found
+    # combines the partial results of a row
     row = tl.program_id(0).to(tl.int64)
     parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
     log_probs = tl.sum(tl.load(log_probs_parts_ptr + parts), axis=0)
@@ -164,10 +163,10 @@ def sequence_log_probs_log_probs_join_kernel(
 def sequence_log_probs_log_probs_looped_kernel(
     intermediate_ptr,
     log_probs_ptr,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     BLOCK_SIZE_N: tl.constexpr,
 ):
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
     log_probs_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
@@ -186,23 +185,22 @@ def sequence_log_probs_log_probs_looped_kernel(
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 INTERMEDIATE_SCHEDULES = (
     (None, sequence_log_probs_intermediate_kernel, {"num_warps": 4}),
 )
 
 
-# The most bytes of a row and rows that a line serves (None: any), its kernel, and how
-# to launch it.
+# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 LOG_PROBS_SCHEDULES = (
     (
         512,
@@ -230,7 +228,7 @@ LOG_PROBS_SCHEDULES = (
 
 
 def pick_schedule(schedules, *sizes: int):
-    """The kernel and the launch options of the first line that serves these sizes."""
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
     for *limits, kernel, options in schedules:
         for size, most in zip(sizes, limits, strict=True):
             if most is not None and size > most:
@@ -240,7 +238,7 @@ def pick_schedule(schedules, *sizes: int):
 
 
 def check_inputs(logits: torch.Tensor, labels: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if logits.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "sequence_log_probs: logits must be float16, bfloat16 or float32, got "

@@ -36,7 +36,7 @@ def group_norm_kernel(
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     cols = tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
-    # int32 where that is enough: it divides faster
+    # int32 suffices: faster division
     short_row = row.to(tl.int32)
     index_1 = (short_row % 32).to(tl.int64)
     k = cols // HW
@@ -79,10 +79,10 @@ def group_norm_split_kernel(
     NUM_STAGES: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    # a row is divided among SPLITS programs, each of which walks a part in blocks
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
     first = split * part
     end = tl.minimum(first + part, N)
 
@@ -133,15 +133,16 @@ def group_norm_apply_kernel(
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     stride_weight_k = tl.cast(stride_weight_k, tl.int64)
     stride_bias_k = tl.cast(stride_bias_k, tl.int64)
-    # a program has one tile of a row
+    # one tile of a row per program
     num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
     # int64: row * N may pass 2**31
     row = (tl.program_id(0) // num_tiles_n).to(tl.int64)
     tile = tl.program_id(0) % num_tiles_n
     cols = tile * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # of a program that reduced
-    # int32 where that is enough: it divides faster
+    # elements per partial result
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N
+    # int32 suffices: faster division
     short_row = row.to(tl.int32)
     index_1 = (short_row % 32).to(tl.int64)
     parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
@@ -176,16 +177,16 @@ def group_norm_apply_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (4096, group_norm_kernel, {"num_warps": 4}),
     (
@@ -208,7 +209,7 @@ def check_inputs(
     weight: torch.Tensor,
     bias: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"group_norm: x must be float16, bfloat16 or float32, got {x.dtype}"

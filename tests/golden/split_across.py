@@ -25,10 +25,10 @@ def rms_norm_kernel(
     NUM_STAGES: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    # a row is divided among SPLITS programs, each of which walks a part in blocks
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
     first = split * part
     end = tl.minimum(first + part, N)
 
@@ -62,7 +62,7 @@ def rms_norm_apply_kernel(
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     stride_weight_n = tl.cast(stride_weight_n, tl.int64)
-    # a program has one tile of a row; those that read the same columns run together
+    # one tile of a row per program; programs that read the same columns run together
     row = (tl.program_id(0) % M).to(tl.int64)  # int64: row * N may pass 2**31
     tile = tl.program_id(0) // M
     cols = tile * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
@@ -86,11 +86,11 @@ def rms_norm_apply_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
         None,
@@ -108,7 +108,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(x: torch.Tensor, weight: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             f"rms_norm: x must be float16, bfloat16 or float32, got {x.dtype}"

@@ -2,12 +2,11 @@
 """cross_entropy: The mean over a batch of the negative log-probability of each row's
 target class.
 
-A class index outside the classes, which torch reports, gives a wrong loss here unless
-it is ignore_index.
+An out-of-range class index, for which torch raises, gives a wrong loss here unless it
+is ignore_index.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
-Every row leaves a number, and a second kernel reduces these in an order that never
-changes.
+Each row yields one number; a second kernel reduces these in a fixed order.
 """
 
 import torch
@@ -17,7 +16,7 @@ import triton.language as tl
 
 @triton.jit
 def _exp(x):
-    # one instruction; tl.exp spends three more on results below 2**-126, which are flushed here
+    # one instruction; tl.exp takes three more for denormal results, which become 0 here
     return tl.exp2(x * 1.4426950408889634)
 
 
@@ -35,7 +34,7 @@ def cross_entropy_kernel(
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_logits_v = tl.cast(stride_logits_v, tl.int64)  # cols * stride may pass 2**31
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     target = tl.load(target_ptr + row * stride_target_m)
     target_logit = tl.load(
@@ -44,7 +43,7 @@ def cross_entropy_kernel(
         other=0.0,
     ).to(tl.float32)
 
-    # from the least finite float32 on: a row may begin with -inf
+    # starts at the lowest finite float32: a row may begin with -inf
     row_max = -3.4028234663852886e38
     denominator = 0.0
     for start in range(0, N, BLOCK_SIZE_N):
@@ -75,7 +74,7 @@ def cross_entropy_finish_kernel(
     N,
     BLOCK_SIZE_N: tl.constexpr,
 ):
-    # one program reduces what the kernel before left for every row
+    # one program reduces the per-row results of the previous kernel
     loss_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     count_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
@@ -92,7 +91,7 @@ def cross_entropy_finish_kernel(
     tl.store(loss_ptr, loss)
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = ((None, cross_entropy_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 8}),)
 
 
@@ -104,7 +103,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(logits: torch.Tensor, target: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if logits.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "cross_entropy: logits must be float16, bfloat16 or float32, got "

@@ -86,15 +86,15 @@ def _starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tu
 def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
     own = _own(body)
     said = [
-        "the softmax is taken block after block of keys, with the maximum and the sum so far; what weights are divided "
-        "by, their weighted sum is divided by at the end"
+        "online softmax: a running maximum and sum over blocks of keys; the accumulator is divided by the sum once, at "
+        "the end"
     ]
     if own.softmax.weights is not None:
-        said.append("weights are rounded before they weigh values, as the reference rounds them, but undivided")
-    if multiplies_float32(spec, own):
         said.append(
-            "float32 is multiplied as torch does: in TF32 where torch.backends.cuda.matmul.fp32_precision is tf32"
+            "weights are rounded, as in the reference, but divided by their sum only after they multiplied the values"
         )
+    if multiplies_float32(spec, own):
+        said.append("float32 products follow torch: TF32 where torch.backends.cuda.matmul.fp32_precision is tf32")
     return tuple(said)
 
 
@@ -119,7 +119,7 @@ def too_large(spec: OperatorSpec, body: Body) -> tuple[str, str]:
     for size in heads:
         large += f" or {size} > {LONGEST_HEAD}"
     got = ", ".join(f"{{{size}}}" for size in sizes)
-    return large, f"{spec.name}: at most 2**30 queries or keys and {LONGEST_HEAD} elements a head, got {got}"
+    return large, f"{spec.name}: at most 2**30 queries or keys and {LONGEST_HEAD} elements per head, got {got}"
 
 
 LONGEST_HEAD = 1024

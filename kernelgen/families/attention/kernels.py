@@ -76,7 +76,7 @@ class Walk:
         total = None if s.hidden_is_zero or not s.divided else scalar("eq", ir.Name("N"), ir.Number(0))
         start, begun = self.carry.begin(total)
         if total is not None:  # a sum of 1 leaves zeros where there are no keys at all, as a product over none is
-            begun = ir.Let(begun.names, begun.value, "without any key the result is 0, and so it is divided by 1")
+            begun = ir.Let(begun.names, begun.value, "a row without keys is 0: its sum becomes 1 before the division")
         zeros = ir.Let((self.out.text,), ir.Zeros(self.out.shape))
         return (*lets, *self._factors(), start, begun, *(self._before() if self.overlapped else ()), zeros)
 
@@ -114,7 +114,7 @@ class Walk:
             for i in others:
                 whole = scalar(op, whole, builder.value(i, ()))
         self.scale = _SCALE
-        return (*lets, ir.Let((_SCALE.text,), whole, "exponentials are powers of two: the factor holds log2(e)"))
+        return (*lets, ir.Let((_SCALE.text,), whole, "exp2 in place of exp: the scale includes log2(e)"))
 
     # The walk
 
@@ -145,9 +145,9 @@ class Walk:
             full = scalar("whole_max", full, begin)
         rounded = scalar("mul", scalar("int_div", full, _BLOCK_N), _BLOCK_N)
         inside = self.loop(begin, ir.Name("full_end"), masked=False, comment=self._said())
-        edge = "the block at the edge of the mask, and what is left" if upper else "what is left of the keys"
+        edge = "masked blocks: edge of the mask, and the partial last one" if upper else "the partial last block"
         outside = self.loop(ir.Name("full_end"), end, masked=True, comment=edge)
-        said = "up to here every row of the tile sees every key" if upper else ""
+        said = "every row of the tile sees every key before this one" if upper else ""
         return (*statements, ir.Let(("full_end",), rounded, said), inside, outside)
 
     def _between(self, upper: Sequence[Affine], lower: Sequence[Affine], end: ir.Expr) -> tuple[ir.Stmt, ...]:
@@ -156,16 +156,18 @@ class Walk:
         least = self.bounds.least([self.bounds.limit(limit, last=False) for limit in upper])
         count = scalar("whole_max", scalar("sub", full_end, first), ir.Number(0))
         full = scalar("add", first, scalar("mul", scalar("int_div", count, _BLOCK_N), _BLOCK_N))
-        said = "up to here every row of the tile sees every key"
+        said = "every row of the tile sees every key before this one"
         lets = [ir.Let((full_end.text,), least, said), ir.Let((full_end.text,), full)]
         if any(t.of_row for limit in lower for t in limit.terms):
             last = self.bounds.greatest([self.bounds.limit(limit, last=True) for limit in lower])
             same = scalar("where", scalar("eq", last, first), full_end, first)
-            lets.append(ir.Let((full_end.text,), same, "if all begin at the same one"))
+            lets.append(ir.Let((full_end.text,), same, "only if all rows start at the same key"))
         return (
             *lets,
             self.loop(first, full_end, masked=False, comment=self._said()),
-            self.loop(full_end, end, masked=True, comment="what some rows see, and what is left"),
+            self.loop(
+                full_end, end, masked=True, comment="masked blocks: keys of some rows, and the partial last block"
+            ),
         )
 
     def _unmoving(self) -> list[int]:
@@ -303,7 +305,7 @@ class Walk:
             is_zero = ir.Apply("eq", (total, ir.Number(0)), total.shape)
             total = ir.Apply("where", (is_zero, ir.Number(1.0), total), total.shape)
         divided = ir.Apply("div", (self.out, total), self.out.shape)
-        comment = "a row that sees no key is 0" if s.hidden_is_zero else ""
+        comment = "rows that see no key are 0" if s.hidden_is_zero else ""
         return (*named, ir.Let((self.out.text,), divided, comment), *self.writer.stores())
 
     def _mentions_of_row_max(self) -> int:
@@ -324,7 +326,7 @@ def _place(writer: Writer, *, long_first: bool) -> tuple[ir.Stmt, ...]:
     return (
         ir.Let(("num_tiles",), scalar("cdiv", ir.Name("M"), _BLOCK_M)),
         *((ir.Let(("batch",), batch), *writer.batches()) if batched else ()),
-        ir.Let(("tile_m",), tile, "later rows see more keys: they begin first" if long_first else ""),
+        ir.Let(("tile_m",), tile, "later rows see more keys: start with them" if long_first else ""),
         ir.Let(("first_row",), scalar("mul", ir.Name("tile_m"), _BLOCK_M)),
         *writer.numbers(writer.m, ir.Name("first_row")), *writer.parts("m", writer.m),
         *dict.fromkeys((*writer.numbers(writer.d, ir.Number(0)), *writer.numbers(writer.e, ir.Number(0)))),

@@ -16,11 +16,11 @@ from kernelgen.plan import Parameter, Schedule, table_row
 
 TILES, BOXES, OVERLAPPED, SPLIT = "tiles", "boxes", "overlapped", "split"
 MEANINGS = {
-    TILES: "a program has a tile of queries and walks over the keys that these see in blocks, loaded by pointers",
-    BOXES: "the same, with tiles that the copy engine brings (sm_90 and newer); else as `tiles`",
-    OVERLAPPED: "as `boxes`, but the weights of a block meet its values when the next block has its scores: that "
-    "product runs beside the next block's exponentials",
-    SPLIT: "several programs walk over parts of the keys of a tile; a second kernel joins the parts",
+    TILES: "one tile of queries per program, which loops over blocks of visible keys, loaded through pointers",
+    BOXES: "the same, with tiles copied by TMA (sm_90 and newer); otherwise as `tiles`",
+    OVERLAPPED: "as `boxes`, software-pipelined: the product of a block's weights and values overlaps the next "
+    "block's exponentials",
+    SPLIT: "several programs per tile of queries, each over a part of the keys; a second kernel combines the parts",
     LIBRARY: "torch's attention, where it is faster",
 }
 _TILES = Schedule.make(TILES, BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=3)
@@ -60,7 +60,7 @@ def space(variant: str) -> tuple[Parameter, ...]:
         *((splits,) if variant == SPLIT else ()),
         Parameter("BLOCK_M", (16, 32, 64, 128, 256), "block_size", "constexpr", "queries of a tile"),
         Parameter("BLOCK_N", (16, 32, 64, 128), "block_size", "constexpr", "keys of a block"),
-        Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program"),
+        Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps per program"),
         Parameter("num_stages", (1, 2, 3, 4), "warp_stage", "launch", "blocks of keys and values in flight"),
     )
 

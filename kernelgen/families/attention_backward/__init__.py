@@ -36,13 +36,11 @@ def _starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tu
 
 def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
     own = _own(body)
-    said = ["the weights are computed again, block after block, from the logsumexp that the forward has saved"]
+    said = ["the weights are recomputed block by block from the logsumexp that the forward saved"]
     if own.rounds():
-        said.append("what is multiplied again is rounded before, as the reference rounds it")
+        said.append("results that are multiplied again are rounded first, as in the reference")
     if multiplies_float32(spec, own):
-        said.append(
-            "float32 is multiplied as torch does: in TF32 where torch.backends.cuda.matmul.fp32_precision is tf32"
-        )
+        said.append("float32 products follow torch: TF32 where torch.backends.cuda.matmul.fp32_precision is tf32")
     return tuple(said)
 
 

@@ -81,7 +81,7 @@ class Walk:
             for op, others in (("mul", scale.times), ("div", scale.over)):
                 for i in others:
                     whole = scalar(op, whole, self.builder.value(i, ()))
-            yield ir.Let((_SCALE.text,), whole, "the factor holds log2(e), as the forward's")
+            yield ir.Let((_SCALE.text,), whole, "the scale includes log2(e), as in the forward")
         else:
             self.scale = ir.Number(scale.number)
         yield from self._rows(self.body.kept)
@@ -101,7 +101,7 @@ class Walk:
         if batched:
             yield ir.Let(("batch",), ir.Cast(scalar("int_div", program, ir.Name("num_tiles")), "int64"))
             yield from w.batches()
-        yield ir.Let((number.text,), tile, "later rows see more keys: they begin first" if long_first else "")
+        yield ir.Let((number.text,), tile, "later rows see more keys: start with them" if long_first else "")
         yield ir.Let((self.start.text,), scalar("mul", number, ir.Name(kept.block)))
         yield from w.numbers(kept, self.start)
         for head in self.heads:
@@ -180,9 +180,9 @@ class Walk:
         elif lower:
             full = self.bounds.greatest([self.bounds.limit(limit, last=True) for limit in lower])
             rounded = scalar("mul", scalar("cdiv", full, block), block)
-            why = "from here on every block sees every key of the tile" if self.body.kept == "n" else ""
+            why = "from here on every row sees every key of the tile" if self.body.kept == "n" else ""
             found.append(ir.Let(("full_start",), scalar("whole_min", rounded, end), why))
-            edge, rest = "the blocks at the edge of the mask", "and those beyond it"
+            edge, rest = "masked blocks at the edge of the mask", "blocks past the edge of the mask"
             loops = [
                 self._loop(first, ir.Name("full_start"), hides=True, ends=True, comment=said or edge),
                 self._loop(ir.Name("full_start"), end, hides=False, ends=True, comment=rest),
@@ -191,9 +191,9 @@ class Walk:
             whole = self.bounds.least([self.bounds.limit(limit, last=False) for limit in upper])
             if any(limit.terms or limit.number < 0 or limit.m < 0 for limit in upper):
                 whole = scalar("whole_max", whole, ir.Number(0))
-            why = "up to here every row of the tile sees every key" if upper else ""
+            why = "every row of the tile sees every key before this one" if upper else ""
             found.append(ir.Let(("full_end",), scalar("mul", scalar("int_div", whole, block), block), why))
-            edge = "the block at the edge of the mask, and what is left" if upper else "what is left"
+            edge = "masked blocks: edge of the mask, and the partial last one" if upper else "the partial last block"
             loops = [
                 self._loop(first, ir.Name("full_end"), hides=False, ends=False, comment=said),
                 self._loop(ir.Name("full_end"), end, hides=bool(upper), ends=True, comment=edge),

@@ -14,8 +14,8 @@ from kernelgen.plan import Parameter, Schedule, table_row
 
 WALK = "walk"
 MEANING = (
-    "a program has a tile of queries, or of keys, and walks over blocks of the other ones, whose weights it computes "
-    "again from the logsumexp of every row"
+    "one tile of queries, or of keys, per program, which loops over blocks of the other ones and recomputes the "
+    "weights from the logsumexp of every row"
 )
 _WALK = Schedule.make(WALK, BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=2)
 _SINGLE = _WALK.replace(BLOCK_M=32, BLOCK_N=16, num_warps=8)
@@ -30,7 +30,7 @@ def space() -> tuple[Parameter, ...]:
     return (
         Parameter("BLOCK_M", (16, 32, 64, 128), "block_size", "constexpr", "queries of a tile or block"),
         Parameter("BLOCK_N", (16, 32, 64, 128), "block_size", "constexpr", "keys of a tile or block"),
-        Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program"),
+        Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps per program"),
         Parameter("num_stages", (1, 2, 3, 4), "warp_stage", "launch", "blocks in flight"),
     )
 

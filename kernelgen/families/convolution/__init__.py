@@ -88,9 +88,9 @@ def _starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tu
 
 
 def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
-    said = ["products are summed in float32, tap after tap of the window, in an order that never changes"]
+    said = ["products are accumulated in float32, tap by tap of the window, in a fixed order"]
     if multiplies_float32(spec, _own(body)):
-        said.append("float32 is multiplied as torch convolves it: in TF32 where torch.backends.cudnn.conv says so")
+        said.append("float32 products follow torch: TF32 where torch.backends.cudnn.conv allows it")
     return tuple(said)
 
 

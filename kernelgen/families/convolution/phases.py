@@ -124,7 +124,7 @@ def phases_of(body: ConvolutionBody) -> tuple[Phases, ...]:
 def own_phase(phases: tuple[Phases, ...]) -> tuple[ir.Let, ...]:
     """What finds a program's phase along every dimension, and its number among the programs of that phase."""
     whole = prod(p.stride for p in phases)
-    said = "a program has pixels of one phase, which the same taps reach; others with the same places follow it"
+    said = "pixels of one phase per program, which the same taps reach; consecutive programs take the other phases"
     found = [ir.Let(("program",), _scalar("int_div", ir.Program(0), whole), said)]
     number: ir.Expr = ir.Program(0)
     if len(phases) > 1:

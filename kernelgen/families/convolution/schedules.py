@@ -22,11 +22,11 @@ from kernelgen.spec.model import Size
 
 BOXES, GATHER, FOLDED = "boxes", "gather", "folded"
 MEANINGS = {
-    BOXES: "a program computes a box of pixels by channels, tap by tap, from boxes of the channels-last input that the "
-    "copy engine brings (sm_90 and newer); else as `gather`",
-    GATHER: "the same for any run of pixels and any stride, with what a tap sees loaded by pointers",
-    FOLDED: "the same of the input as it lies, with taps and channels as one run of what is summed: for few channels",
-    LIBRARY: "torch's convolution, where it is faster; what follows it is a kernel of its own then",
+    BOXES: "one tile of pixels by channels per program, tap by tap, from tiles of the channels-last input copied by "
+    "TMA (sm_90 and newer); otherwise as `gather`",
+    GATHER: "the same for any run of pixels and any stride, with the inputs of a tap loaded through pointers",
+    FOLDED: "the same on the input in its own layout, with taps and channels as one summed dimension: for few channels",
+    LIBRARY: "torch's convolution, where it is faster; the epilogue is then a separate kernel",
 }
 FEW_CHANNELS = 15
 """Input channels of which a tap has so few that the copy engine and the matrix units would be fed mostly zeros."""
@@ -72,7 +72,7 @@ def space(variant: str) -> tuple[Parameter, ...]:
         sides = (1, 2, 4, 8, 16, 32, 64)
         blocks |= {f"BLOCK_{d}": (sides, f"pixels of a box along its {what}") for d, what in _SIDES.items()}
     found = [Parameter(n, choices, "block_size", "constexpr", what) for n, (choices, what) in blocks.items()]
-    found.append(Parameter("num_warps", (4, 8), "warp_stage", "launch", "warps a program"))
+    found.append(Parameter("num_warps", (4, 8), "warp_stage", "launch", "warps per program"))
     found.append(Parameter("num_stages", (1, 2, 3, 4, 5), "warp_stage", "launch", "tiles of the factors in flight"))
     group = "rows of tiles whose programs run one after the other, so that they share weights in L2"
     found.append(Parameter("GROUP_M", (1, 4, 8, 16), "grid_config", "constexpr", group))

@@ -112,19 +112,17 @@ def _starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tu
 
 
 _SAID = {
-    None: "float32 is multiplied as torch does: in TF32 where torch.backends.cuda.matmul.fp32_precision is tf32",
-    "ieee": "float32 is multiplied with all its bits, however torch is set",
-    "tf32x3": "float32 is multiplied as three products of TF32, which keep what float32 keeps, however torch is set",
-    "tf32": "float32 is multiplied as TF32, with 10 bits behind the first of a mantissa, however torch is set",
+    None: "float32 products follow torch: TF32 where torch.backends.cuda.matmul.fp32_precision is tf32",
+    "ieee": "float32 products use full precision, whatever torch is set to",
+    "tf32x3": "float32 products are three TF32 products, which keep float32 precision, whatever torch is set to",
+    "tf32": "float32 products use TF32, with 10 mantissa bits, whatever torch is set to",
 }
 
 
 def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
-    said = ["products are summed in float32, block after block of what is summed over, in an order that never changes"]
+    said = ["products are accumulated in float32, block by block along K, in a fixed order"]
     if any(_own(body).scales_of(dot) for dot in _own(body).dots):
-        said.append(
-            "what scales a group of what is summed multiplies the sum of the group, and not each of its elements"
-        )
+        said.append("a scale per group along K multiplies the partial sum of the group, not each element")
     if multiplies_float32(spec, _own(body)):
         said.append(_SAID[spec.precision])
     return tuple(said)

@@ -94,7 +94,7 @@ def _ordered(body: ProductBody, tile: ir.Expr) -> tuple[ir.Let, ...]:
     if body.triangles is None or not body.triangles.is_longer_later:
         return (_grouped(tile),)
     last = scalar("sub", _TILES, ir.Number(1))
-    number = ir.Let(("number",), scalar("sub", last, tile), "later rows have longer sums: they begin first")
+    number = ir.Let(("number",), scalar("sub", last, tile), "later rows have longer sums: start with them")
     return number, _grouped(ir.Name("number"))
 
 
@@ -106,7 +106,7 @@ def _tiles_counted(body: ProductBody) -> tuple[ir.Let, ...]:
     """The numbers of tiles; every group may have one more than its share of the rows."""
     rows, columns = cdiv("M", "BLOCK_M"), cdiv("N", "BLOCK_N")
     rows = rows if body.ends is None else scalar("add", rows, ir.Name("BATCH"))
-    said = "" if body.ends is None else "at most: a group's last tile may be partly empty"
+    said = "" if body.ends is None else "upper bound: the last tile of a group may be partial"
     return ir.Let(("tiles_m",), rows, said), ir.Let(("tiles_n",), columns)
 
 
@@ -154,7 +154,7 @@ def _walk(writer: Writer, *, precision: bool, swap: bool) -> tuple[ir.Stmt, ...]
 
     if writer.body.ends is not None:
         some = scalar("lt", ir.Name("first_row"), ir.Name("end_row"))
-        length = ir.Let(("end",), scalar("where", some, _WHOLE, _NONE), "a tile that no group needs is not summed")
+        length = ir.Let(("end",), scalar("where", some, _WHOLE, _NONE), "tiles past the last group do nothing")
         return length, loop(_NONE, ir.Name("end"))
     if found is None:
         return (loop(_NONE, _WHOLE),)
@@ -171,7 +171,7 @@ def _walk(writer: Writer, *, precision: bool, swap: bool) -> tuple[ir.Stmt, ...]
     found_lets += [ir.Let(("first",), _to_block("int_div", _greatest(below, last=False)))] if below else []
     if not found.chosen:
         return (*found_lets, loop(start, stop))
-    said = "from here on no mask cuts a block" if below else "up to here no mask cuts a block"
+    said = "from here on blocks need no mask" if below else "up to here blocks need no mask"
     if below:
         aligned = _to_block("cdiv", _greatest(below, last=True))
         found_lets.append(ir.Let(("full_start",), scalar("whole_min", aligned, stop), said))
@@ -180,7 +180,7 @@ def _walk(writer: Writer, *, precision: bool, swap: bool) -> tuple[ir.Stmt, ...]
         aligned = scalar("whole_max", aligned, full_start) if below else aligned
         found_lets.append(ir.Let(("full_end",), aligned, "" if below else said))
     whole = loop(full_start if below else _NONE, full_end if above else _WHOLE, masked=False, inside=bool(above))
-    edge = "blocks at the edge of a mask"
+    edge = "masked blocks at the edge of a triangle"
     before = [loop(first, full_start, said=edge)] if below else []
     return (*found_lets, *before, whole, *([loop(full_end, end, said=edge)] if above else []))
 
@@ -324,7 +324,7 @@ def by_boxes(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: st
     grid = grid_of(body, _GRID_TILES)
     if persistent:
         total = ir.Apply("mul", (_TILES, ir.Name("BATCH")), ()) if has_batch(body) else _TILES
-        comment = "as many programs as run at once, each with one tile after the other"
+        comment = "persistent: one program per SM loops over tiles"
         inside = (
             ir.Let(("num_tiles",), total),
             ir.For(

@@ -128,7 +128,7 @@ def left(writer: Writer) -> tuple[ir.Stmt, ...]:
     stores = (
         ir.Store(_place(writer, tensor, ir.Name("part"), (m,)), value, writer.mask((m,))) for tensor, value in kept
     )
-    said = ir.Remark(("what the tile's columns come to: a second kernel joins the tiles of a row",), apart=False)
+    said = ir.Remark(("partial results of the tile; a second kernel combines the tiles of a row",), apart=False)
     return (said, *found, tile, *stores)
 
 

@@ -21,12 +21,12 @@ from kernelgen.plan import Parameter, Schedule, table_row
 
 TILES, BOXES, SPLIT, VECTOR, WRITTEN = "tiles", "boxes", "split", "vector", "written"
 MEANINGS = {
-    TILES: "a program computes a tile of the result, and loads tiles of the factors by pointers",
-    BOXES: "the same, with tiles that the copy engine brings (sm_90 and newer); else as `tiles`",
-    SPLIT: "several programs sum a tile, each over a part; a second kernel adds the parts in their order",
-    VECTOR: "a program computes some columns of one row, without the matrix units",
-    WRITTEN: "factors that are computed are written to memory first, as they are multiplied; then as `boxes`",
-    LIBRARY: "torch's product, where it is faster; what follows the product is a kernel of its own then",
+    TILES: "one tile of the result per program; tiles of the operands are loaded through pointers",
+    BOXES: "the same, with tiles copied by TMA (sm_90 and newer); otherwise as `tiles`",
+    SPLIT: "split-K: several programs per tile, each with a part of K; a second kernel adds the parts in a fixed order",
+    VECTOR: "some columns of one row per program, without matrix units",
+    WRITTEN: "computed operands are first written to global memory, as they are multiplied; then as `boxes`",
+    LIBRARY: "torch's product, where it is faster; the epilogue is then a separate kernel",
 }
 SHARED_BYTES = 232448
 """What a program may have of shared memory on sm_90 (CUDA C++ Programming Guide, table of technical specifications);
@@ -89,7 +89,7 @@ def space(variant: str) -> tuple[Parameter, ...]:
     if variant == VECTOR:
         blocks = {"BLOCK_N": (1, 2, 4, 8, 16, 32, 64, 128, 256), "BLOCK_K": (32, 64, 128, 256, 512, 1024)}
     found = [Parameter(name, blocks[name], "block_size", "constexpr", whats[name]) for name in blocks]
-    found.append(Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program"))
+    found.append(Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps per program"))
     if variant == VECTOR:
         return tuple(found)
     found.append(Parameter("num_stages", (1, 2, 3, 4, 5), "warp_stage", "launch", "tiles of the factors in flight"))
@@ -99,7 +99,7 @@ def space(variant: str) -> tuple[Parameter, ...]:
         splits = Parameter("SPLITS", (1, 2, 4, 8, 16), "grid_config", "constexpr", "programs that sum one tile")
         found.append(splits)
     if variant in (BOXES, WRITTEN):
-        persistent = "as many programs as run at once, each with one tile after the other"
+        persistent = "persistent: one program per SM, which loops over tiles"
         found.append(Parameter("persistent", (False, True), "grid_config", "structure", persistent))
     swap = "the transposed product: few rows are the narrow side of the matrix units, weights are read from registers"
     found.append(Parameter("swap", (False, True), "data_reuse", "structure", swap))

@@ -346,7 +346,7 @@ class Writer:
             return ()
         rest = ir.Name(_REST, shape)
         known = ir.Apply("where", (ir.Apply("eq", (rest, rest), shape), rest, ir.Number(0.0)), shape)
-        return (ir.Update(self.carry().text, "add", known, "NaN where a factor is infinite"),)
+        return (ir.Update(self.carry().text, "add", known, "NaN where an operand is infinite"),)
 
     def unswapped(self, *, swap: bool) -> tuple[ir.Let, ...]:
         """The sums as rows and columns, of those that were added up as columns and rows."""
@@ -421,7 +421,7 @@ class Writer:
                 carry.text,
                 "add",
                 block,
-                "a block's by themselves: matrix units cut off the bits that a large sum has no room for",
+                "added outside of the dot: matrix units truncate low bits when the accumulator is large",
             ),
             *(ir.Let((_REST,), ir.Dot(*sides, rest, precision)) for sides in ((low_a, b), (a, low_b))),
         )

@@ -70,7 +70,7 @@ def _flat(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tupl
     nest = PackedNest(spec, body, FLAT, pointwise.default(FLAT.name))
     once = nest.lets(at_levels(body, (SCALAR,)))
     block = (*grid.numbered(RUN, grid.block(ir.Name("block"), RUN)), *nest.lets(output_values(body), late=False))
-    comment = "one program a core, which takes every num_programs-th block"
+    comment = "one program per core, which takes every num_programs-th block"
     walk = every(grid.tiles(RUN), "block", (*block, *nest.stores()), comment)
     text = nest.kernel(name, (*once, walk), ("n_elements",), ("BLOCK_SIZE",))
     return (walked(text, schedule, 'cdiv(n_elements, options["BLOCK_SIZE"])', sizes=("n_elements",)),)
@@ -86,7 +86,7 @@ def _tile(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tupl
     row, col = grid.numbered(M, grid.block(rows, M)), grid.numbered(N, grid.block(columns, N))
     places = nest.places_in((*once, *text))
     tile = (row[0], col[0], row[1], col[1], grid.inside(M, N), *once, *nest.row_indices(), *places, *text)
-    comment = "one program a core, which takes every num_programs-th tile"
+    comment = "one program per core, which takes every num_programs-th tile"
     inside = (ir.Let((across.text,), grid.tiles(N)), ir.Let((count.text,), tiles), every(count, "tile", tile, comment))
     kernel = nest.kernel(name, inside, ("M", "N"), ("BLOCK_SIZE_M", "BLOCK_SIZE_N"))
     return (walked(kernel, schedule, "", sizes=("M", "N")),)
@@ -94,13 +94,13 @@ def _tile(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tupl
 
 _VARIANTS = {
     FLAT.name: Variant(
-        FLAT, "one program a core, which takes every num_programs-th block of BLOCK_SIZE elements",
+        FLAT, "one program per core, which takes every num_programs-th block of BLOCK_SIZE elements",
         Schedule.make("flat", BLOCK_SIZE=2048, multibuffer=True),
         (block_parameter("BLOCK_SIZE", 256, 65536, "elements of a block"), MULTIBUFFER), always, _flat,
     ),
     TILE.name: Variant(
         TILE,
-        "one program a core, which takes every num_programs-th tile of BLOCK_SIZE_M rows by BLOCK_SIZE_N columns",
+        "one program per core, which takes every num_programs-th tile of BLOCK_SIZE_M rows by BLOCK_SIZE_N columns",
         Schedule.make("tile", BLOCK_SIZE_M=4, BLOCK_SIZE_N=512, multibuffer=True),
         (
             block_parameter("BLOCK_SIZE_M", 1, 256, "rows of a tile"),

@@ -111,7 +111,7 @@ def in_registers(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) 
     """The kernel of a core that holds whole rows."""
     nest = PackedNest(spec, body, FORMS[schedule.variant], schedule)
     text = reduction.whole_rows(nest)
-    said = "one program a core, which takes"
+    said = "one program per core, which takes"
     if nest.form.two_d:
         tile = (*grid.numbered(M, grid.block(ir.Name("tile"), M)), grid.inside(M, N), *text)
         walk = every(grid.tiles(M), "tile", tile, f"{said} BLOCK_SIZE_M whole rows at a time")
@@ -125,15 +125,15 @@ def in_blocks(nest: Nest, text: tuple[ir.Stmt, ...], name: str) -> ir.Kernel:
     """The kernel of a core that walks its rows, of which `text` does one, or a tile of them."""
     body = nest.body
     if nest.form.two_d:
-        said = "one program a core, which walks BLOCK_SIZE_M rows at a time in blocks"
+        said = "one program per core, which loops over BLOCK_SIZE_M rows at a time in blocks"
         tile = (*grid.numbered(M, grid.block(ir.Name("tile"), M)), *text)
         walk = every(grid.tiles(M), "tile", tile, said)
         return nest.kernel(name, (walk,), ("M", "N"), ("BLOCK_SIZE_M", "BLOCK_SIZE_N"))
     if body.layout.rows:
-        said = "one program a core; a row does not fit the core's buffer and is walked in blocks"
+        said = "one program per core; a row does not fit the core's buffer: loop over it in blocks"
         text = (every(ir.Name("M"), "row", text, said),)
     else:
-        does = "reduces what the kernel before left for every row" if body.of_rows else "walks everything in blocks"
+        does = "reduces the per-row results of the previous kernel" if body.of_rows else "loops over all in blocks"
         text = (ir.Remark((f"one program {does}",), apart=False), *text)
     return nest.kernel(name, text, ("N",), ("BLOCK_SIZE_N",))
 
@@ -158,11 +158,11 @@ _DEFAULTS = {
     "looped_rows": {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024}, "columns": {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 32},
 }  # fmt: skip
 _MEANINGS = {
-    "row": "one program a core, which takes every num_programs-th row whole",
-    "rows": "one program a core, which takes BLOCK_SIZE_M whole rows at a time",
-    "looped": "one program a core, which walks every num_programs-th row in blocks of BLOCK_SIZE_N",
-    "looped_rows": "one program a core, which walks BLOCK_SIZE_M rows at a time in blocks of BLOCK_SIZE_N",
-    "columns": "one program a core, which walks BLOCK_SIZE_M kept elements at a time in blocks of BLOCK_SIZE_N",
+    "row": "one program per core, which takes every num_programs-th row whole",
+    "rows": "one program per core, which takes BLOCK_SIZE_M whole rows at a time",
+    "looped": "one program per core, which loops over every num_programs-th row in blocks of BLOCK_SIZE_N",
+    "looped_rows": "one program per core, which loops over BLOCK_SIZE_M rows at a time in blocks of BLOCK_SIZE_N",
+    "columns": "one program per core, which loops over BLOCK_SIZE_M kept elements at a time in blocks of BLOCK_SIZE_N",
 }
 
 

@@ -43,7 +43,7 @@ def adaln_modulate_backward_kernel(
     row_mask = rows < M
     col_mask = cols < N
     mask = row_mask[:, None] & col_mask[None, :]
-    # in the dtype of M, int32 where that is enough: it divides faster
+    # the dtype of M, int32 if it suffices: faster division
     short_rows = rows.to((tl.program_id(0) + M).dtype)
     b = (short_rows // S).to(tl.int64)
     grad_out = tl.load(
@@ -117,7 +117,7 @@ def adaln_modulate_backward_row_kernel(
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     cols = tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
-    # int32 where that is enough: it divides faster
+    # int32 suffices: faster division
     short_row = row.to(tl.int32)
     b = (short_row // S).to(tl.int64)
     grad_out = tl.load(
@@ -185,13 +185,13 @@ def adaln_modulate_backward_split_kernel(
     stride_grad_out_n = tl.cast(stride_grad_out_n, tl.int64)
     stride_scale_n = tl.cast(stride_scale_n, tl.int64)
     stride_xn = tl.cast(stride_xn, tl.int64)
-    # a row is divided among SPLITS programs, each of which walks a part in blocks
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
     first = split * part
     end = tl.minimum(first + part, N)
-    # int32 where that is enough: it divides faster
+    # int32 suffices: faster division
     short_row = row.to(tl.int32)
     b = (short_row // S).to(tl.int64)
 
@@ -251,13 +251,13 @@ def adaln_modulate_backward_walk_2_kernel(
     stride_grad_out_n = tl.cast(stride_grad_out_n, tl.int64)
     stride_scale_n = tl.cast(stride_scale_n, tl.int64)
     stride_xn = tl.cast(stride_xn, tl.int64)
-    # a row is divided among SPLITS programs, each of which walks a part in blocks
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
     first = split * part
     end = tl.minimum(first + part, N)
-    # int32 where that is enough: it divides faster
+    # int32 suffices: faster division
     short_row = row.to(tl.int32)
     b = (short_row // S).to(tl.int64)
     parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
@@ -325,14 +325,14 @@ def adaln_modulate_backward_apply_kernel(
     stride_grad_out_n = tl.cast(stride_grad_out_n, tl.int64)
     stride_scale_n = tl.cast(stride_scale_n, tl.int64)
     stride_xn = tl.cast(stride_xn, tl.int64)
-    # a program has one tile of a row
+    # one tile of a row per program
     num_tiles_n = tl.cdiv(tl.maximum(N, 1), BLOCK_SIZE_N)
     # int64: row * N may pass 2**31
     row = (tl.program_id(0) // num_tiles_n).to(tl.int64)
     tile = tl.program_id(0) % num_tiles_n
     cols = tile * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
-    # int32 where that is enough: it divides faster
+    # int32 suffices: faster division
     short_row = row.to(tl.int32)
     b = (short_row // S).to(tl.int64)
     parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
@@ -400,9 +400,9 @@ def adaln_modulate_backward_looped_kernel(
     stride_grad_out_n = tl.cast(stride_grad_out_n, tl.int64)
     stride_scale_n = tl.cast(stride_scale_n, tl.int64)
     stride_xn = tl.cast(stride_xn, tl.int64)
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-    # int32 where that is enough: it divides faster
+    # int32 suffices: faster division
     short_row = row.to(tl.int32)
     b = (short_row // S).to(tl.int64)
 
@@ -438,7 +438,7 @@ def adaln_modulate_backward_looped_kernel(
     # mean = x.mean(dim=-1, keepdim=True)
     mean = row_sum / N
 
-    # the row again
+    # next pass over the row
     square_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     grad_rstd_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
@@ -479,7 +479,7 @@ def adaln_modulate_backward_looped_kernel(
     # grad_x = grad_centered - product / x.shape[2]
     ratio_2 = product / N
 
-    # the row again, now with what it was reduced to
+    # final pass over the row, with its reduced values
     # backwards: the end of the row was read last and may still be cached
     for start in range(0, N, BLOCK_SIZE_N):
         cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
@@ -510,17 +510,16 @@ def adaln_modulate_backward_looped_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row and rows that a line serves (None: any), its kernel, and how
-# to launch it.
+# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
     (512, None, adaln_modulate_backward_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (8192, 128, adaln_modulate_backward_row_kernel, {"num_warps": 8}),
@@ -544,7 +543,7 @@ SCHEDULES = (
 
 
 def pick_schedule(row_bytes: int, rows: int):
-    """The kernel and the launch options of the first line that serves these sizes."""
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
     for max_row_bytes, max_rows, kernel, options in SCHEDULES:
         if max_row_bytes is not None and row_bytes > max_row_bytes:
             continue
@@ -558,7 +557,7 @@ def check_inputs(
     x: torch.Tensor,
     scale: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_out.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "adaln_modulate_backward: grad_out must be float16, bfloat16 or float32, "

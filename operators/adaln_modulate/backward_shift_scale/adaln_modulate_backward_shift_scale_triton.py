@@ -40,11 +40,12 @@ def adaln_modulate_backward_shift_scale_kernel(
     stride_xn = tl.cast(stride_xn, tl.int64)
     stride_mean_n = tl.cast(stride_mean_n, tl.int64)
     stride_rstd_n = tl.cast(stride_rstd_n, tl.int64)
-    # lanes lie along what is kept; a program walks what is reduced in blocks
+    # lanes run along the kept dimensions; a program loops over the reduced ones in
+    # blocks
     pid_m = tl.program_id(0).to(tl.int64)  # int64: offsets may pass 2**31
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
-    # in the dtype of M, int32 where that is enough: it divides faster
+    # the dtype of M, int32 if it suffices: faster division
     short_rows = rows.to((tl.program_id(0) + M).dtype)
     d = (short_rows % D).to(tl.int64)
     b = (short_rows // D).to(tl.int64)
@@ -111,7 +112,7 @@ def adaln_modulate_backward_shift_scale_specialize_kernel(
     stride_mean_n,
     stride_rstd_b,
     stride_rstd_n,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
@@ -120,11 +121,12 @@ def adaln_modulate_backward_shift_scale_specialize_kernel(
     stride_xn = tl.cast(stride_xn, tl.int64)
     stride_mean_n = tl.cast(stride_mean_n, tl.int64)
     stride_rstd_n = tl.cast(stride_rstd_n, tl.int64)
-    # lanes lie along what is kept; a program walks what is reduced in blocks
+    # lanes run along the kept dimensions; a program loops over the reduced ones in
+    # blocks
     pid_m = tl.program_id(0).to(tl.int64)  # int64: offsets may pass 2**31
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
-    # in the dtype of M, int32 where that is enough: it divides faster
+    # the dtype of M, int32 if it suffices: faster division
     short_rows = rows.to((tl.program_id(0) + M).dtype)
     d = (short_rows % D).to(tl.int64)
     b = (short_rows // D).to(tl.int64)
@@ -172,12 +174,11 @@ def adaln_modulate_backward_shift_scale_specialize_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row and rows that a line serves (None: any), its kernel, and how
-# to launch it.
+# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
         256,
@@ -195,7 +196,7 @@ SCHEDULES = (
 
 
 def pick_schedule(row_bytes: int, rows: int):
-    """The kernel and the launch options of the first line that serves these sizes."""
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
     for max_row_bytes, max_rows, kernel, options in SCHEDULES:
         if max_row_bytes is not None and row_bytes > max_row_bytes:
             continue
@@ -210,7 +211,7 @@ def check_inputs(
     mean: torch.Tensor,
     rstd: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_out.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "adaln_modulate_backward_shift_scale: grad_out must be float16, bfloat16 "

@@ -174,7 +174,7 @@ def add_rms_norm_backward_looped_kernel(
     stride_weight_n = tl.cast(stride_weight_n, tl.int64)
     stride_xn = tl.cast(stride_xn, tl.int64)
     stride_residual_n = tl.cast(stride_residual_n, tl.int64)
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
     square_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
@@ -218,7 +218,7 @@ def add_rms_norm_backward_looped_kernel(
     # ratio = grad_rstd * (rstd * (rstd * rstd)) / x.shape[-1]
     ratio = grad_rstd * (rstd * (rstd * rstd)) / N
 
-    # the row again, now with what it was reduced to
+    # final pass over the row, with its reduced values
     # backwards: the end of the row was read last and may still be cached
     for start in range(0, N, BLOCK_SIZE_N):
         cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
@@ -252,16 +252,16 @@ def add_rms_norm_backward_looped_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (512, add_rms_norm_backward_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, add_rms_norm_backward_row_kernel, {"num_warps": 2}),
@@ -289,7 +289,7 @@ def check_inputs(
     residual: torch.Tensor,
     weight: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_out.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "add_rms_norm_backward: grad_out must be float16, bfloat16 or float32, "

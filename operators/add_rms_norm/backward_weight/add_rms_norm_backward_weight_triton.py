@@ -37,12 +37,13 @@ def add_rms_norm_backward_weight_kernel(
     stride_xn = tl.cast(stride_xn, tl.int64)
     stride_residual_n = tl.cast(stride_residual_n, tl.int64)
     stride_rstd_n = tl.cast(stride_rstd_n, tl.int64)
-    # lanes lie along what is kept; what is reduced is divided among SPLITS programs
+    # lanes run along the kept dimensions; the reduced ones are divided among SPLITS
+    # programs
     pid_m = tl.program_id(0).to(tl.int64)  # int64: offsets may pass 2**31
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
     split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
     first = split * part
     end = tl.minimum(first + part, N)
 
@@ -89,7 +90,7 @@ def add_rms_norm_backward_weight_join_kernel(
     BLOCK_SIZE_M: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
-    # a program joins what those of the kernel before found of its rows
+    # combines the partial results of the previous kernel for BLOCK_SIZE_M rows
     rows = tl.program_id(0).to(tl.int64) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
     parts = tl.arange(0, SPLITS).to(tl.int64)[None, :] * M + rows[:, None]
@@ -100,11 +101,11 @@ def add_rms_norm_backward_weight_join_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
         None,
@@ -127,7 +128,7 @@ def check_inputs(
     residual: torch.Tensor,
     rstd: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_out.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "add_rms_norm_backward_weight: grad_out must be float16, bfloat16 or "

@@ -22,7 +22,7 @@ OPERATOR = judge.Operator(
         judge.Tensor("out", ("B", "H", "S", "D"), "T", rows=0),
         judge.Tensor("lse", ("B", "H", "S", 1), "float32", rows=0),
     ),
-    multiplied="T",  # the kernel rounds what it multiplies to it, and sums in float32
+    multiplied="T",  # the kernel rounds operands of products to it and accumulates in float32
 )
 
 CASES = (

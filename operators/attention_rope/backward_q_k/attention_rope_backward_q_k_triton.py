@@ -21,7 +21,7 @@ def attention_rope_backward_q_k_kernel(
     product_k_ptr,
     grad_q_ptr,
     grad_k_ptr,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     S: tl.constexpr,
     stride_product_q_m: tl.constexpr,
     stride_product_q_3: tl.constexpr,
@@ -47,12 +47,12 @@ def attention_rope_backward_q_k_kernel(
     stride_product_k_3 = tl.cast(stride_product_k_3, tl.int64)
     stride_grad_q_m = tl.cast(stride_grad_q_m, tl.int64)
     stride_grad_k_m = tl.cast(stride_grad_k_m, tl.int64)
-    # a program has rows and columns of one plane
+    # several tiles of rows and columns of one plane per program
     num_tiles_m = tl.cdiv(S, BLOCK_SIZE_M * ROW_TILES)
     plane = tl.program_id(0) // num_tiles_m
     pid_m = tl.program_id(0) % num_tiles_m
     pid_n = tl.program_id(1)
-    # a lane has 8 neighbouring columns: what these share of a line is read once
+    # a lane has 8 adjacent columns: elements that they share are loaded once
     first = pid_n * BLOCK_SIZE_N + 8 * tl.arange(0, BLOCK_SIZE_N // 8)
     cols = first[:, None] + tl.arange(0, 8)[None, :]
     col_mask = cols < N
@@ -150,11 +150,11 @@ def attention_rope_backward_q_k_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
         128,
@@ -182,7 +182,7 @@ def check_inputs(
     product_q: torch.Tensor,
     product_k: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if cos.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "attention_rope_backward_q_k: cos must be float16, bfloat16 or float32, "

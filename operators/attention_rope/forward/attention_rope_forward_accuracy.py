@@ -26,7 +26,7 @@ OPERATOR = judge.Operator(
         judge.Tensor("query", ("B", "H", "S", 128), "T"),
         judge.Tensor("key", ("B", "H", "S", 128), "T"),
     ),
-    multiplied="T",  # the kernel rounds what it multiplies to it, and sums in float32
+    multiplied="T",  # the kernel rounds operands of products to it and accumulates in float32
 )
 
 CASES = (

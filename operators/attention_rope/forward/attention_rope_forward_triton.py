@@ -2,19 +2,19 @@
 """attention_rope_forward: Attention_rope with the logsumexp of its scores, which its
 gradients need.
 
-No family takes all of it: there are 2 kernels.
-Of the kernels, the one that computes out, lse moves the most bytes and is tuned; all
-run one after the other.
+Split into 2 kernels.
+The kernel that computes out, lse moves the most bytes and is the one that is tuned; all
+run in sequence.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 An input whose dimensions cannot be merged without a copy is copied first (torch's
 reshape).
-The softmax is taken block after block of keys, with the maximum and the sum so far;
-what weights are divided by, their weighted sum is divided by at the end.
-Weights are rounded before they weigh values, as the reference rounds them, but
-undivided.
-Float32 is multiplied as torch does: in TF32 where
-torch.backends.cuda.matmul.fp32_precision is tf32.
+Online softmax: a running maximum and sum over blocks of keys; the accumulator is
+divided by the sum once, at the end.
+Weights are rounded, as in the reference, but divided by their sum only after they
+multiplied the values.
+Float32 products follow torch: TF32 where torch.backends.cuda.matmul.fp32_precision is
+tf32.
 """
 
 import functools
@@ -33,7 +33,7 @@ def attention_rope_forward_query_key_kernel(
     sin_ptr,
     query_ptr,
     key_ptr,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     S: tl.constexpr,
     stride_qm: tl.constexpr,
     stride_q3: tl.constexpr,
@@ -59,12 +59,12 @@ def attention_rope_forward_query_key_kernel(
     stride_k3 = tl.cast(stride_k3, tl.int64)
     stride_query_m = tl.cast(stride_query_m, tl.int64)
     stride_key_m = tl.cast(stride_key_m, tl.int64)
-    # a program has rows and columns of one plane
+    # several tiles of rows and columns of one plane per program
     num_tiles_m = tl.cdiv(S, BLOCK_SIZE_M * ROW_TILES)
     plane = tl.program_id(0) // num_tiles_m
     pid_m = tl.program_id(0) % num_tiles_m
     pid_n = tl.program_id(1)
-    # a lane has 8 neighbouring columns: what these share of a line is read once
+    # a lane has 8 adjacent columns: elements that they share are loaded once
     first = pid_n * BLOCK_SIZE_N + 8 * tl.arange(0, BLOCK_SIZE_N // 8)
     cols = first[:, None] + tl.arange(0, 8)[None, :]
     col_mask = cols < N
@@ -166,7 +166,7 @@ def attention_rope_forward_out_lse_kernel(
     batch = tl.cast(tl.program_id(0) // num_tiles, tl.int64)
     batch_b = batch // H
     batch_h = batch % H
-    # later rows see more keys: they begin first
+    # later rows see more keys: start with them
     tile_m = num_tiles - 1 - tl.program_id(0) % num_tiles
     first_row = tile_m * BLOCK_M
     rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
@@ -176,11 +176,11 @@ def attention_rope_forward_out_lse_kernel(
         [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), first_row, 0],
     ).reshape(BLOCK_M, BLOCK_D)
     row_max = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
-    # without any key the result is 0, and so it is divided by 1
+    # a row without keys is 0: its sum becomes 1 before the division
     row_sum = tl.full((BLOCK_M,), N == 0, tl.float32)
     out = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     end = min(first_row + BLOCK_M, N)
-    # up to here every row of the tile sees every key
+    # every row of the tile sees every key before this one
     full_end = min(first_row + 1, N) // BLOCK_N * BLOCK_N
     # scores = (query @ key.mT).float() * 0.08838834764831843
     for start in range(0, full_end, BLOCK_N):
@@ -200,7 +200,7 @@ def attention_rope_forward_out_lse_kernel(
             exponentials.to(query_desc.dtype), v, out, input_precision=PRECISION
         )
         row_max = new_max
-    # the block at the edge of the mask, and what is left
+    # masked blocks: edge of the mask, and the partial last one
     for start in range(full_end, end, BLOCK_N):
         keys = (start + tl.arange(0, BLOCK_N)).to(tl.int64)
         key = key_desc.load(
@@ -265,7 +265,7 @@ def attention_rope_forward_out_lse_tiles_kernel(
     batch = tl.cast(tl.program_id(0) // num_tiles, tl.int64)
     batch_b = batch // H
     batch_h = batch % H
-    # later rows see more keys: they begin first
+    # later rows see more keys: start with them
     tile_m = num_tiles - 1 - tl.program_id(0) % num_tiles
     first_row = tile_m * BLOCK_M
     rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
@@ -281,11 +281,11 @@ def attention_rope_forward_out_lse_tiles_kernel(
         other=0.0,
     )
     row_max = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
-    # without any key the result is 0, and so it is divided by 1
+    # a row without keys is 0: its sum becomes 1 before the division
     row_sum = tl.full((BLOCK_M,), N == 0, tl.float32)
     out = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     end = min(first_row + BLOCK_M, N)
-    # up to here every row of the tile sees every key
+    # every row of the tile sees every key before this one
     full_end = min(first_row + 1, N) // BLOCK_N * BLOCK_N
     # scores = (query @ key.mT).float() * 0.08838834764831843
     for start in range(0, full_end, BLOCK_N):
@@ -317,7 +317,7 @@ def attention_rope_forward_out_lse_tiles_kernel(
             input_precision=PRECISION,
         )
         row_max = new_max
-    # the block at the edge of the mask, and what is left
+    # masked blocks: edge of the mask, and the partial last one
     for start in range(full_end, end, BLOCK_N):
         keys = (start + tl.arange(0, BLOCK_N)).to(tl.int64)
         key_mask = keys < N
@@ -375,27 +375,27 @@ def attention_rope_forward_out_lse_tiles_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def precision() -> str:
-    """How float32 is multiplied: as torch's own products are."""
+    """Precision of float32 products: follows torch's setting for matmuls."""
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
 
 
 @functools.cache
 def has_copy_engine(device: torch.device) -> bool:
-    """Whether the GPU copies tiles by descriptors, as sm_90 and newer do, and Triton's interpreter."""
+    """Whether tiles can be copied by TMA descriptors: sm_90 and newer, Triton's interpreter."""
     if device.type == "cpu":
         return True
     return triton.runtime.driver.active.get_current_target().arch >= 90
 
 
 def fit_descriptors(*tensors: torch.Tensor) -> bool:
-    """Whether tiles of these tensors can be copied by descriptors.
+    """Whether TMA descriptors can address these tensors.
 
-    Elements lie side by side, rows begin at multiples of 16 bytes.
+    The last dimension is contiguous, and every row is aligned to 16 bytes.
     """
     return has_copy_engine(tensors[0].device) and all(
         t.numel() > 0
@@ -406,7 +406,7 @@ def fit_descriptors(*tensors: torch.Tensor) -> bool:
     )
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 QUERY_KEY_SCHEDULES = (
     (
         128,
@@ -421,8 +421,8 @@ QUERY_KEY_SCHEDULES = (
 )
 
 
-# The most queries and bytes of an element that a line serves (None: any), its kernel,
-# and how to launch it.
+# Each entry: maximum queries and bytes of an element (None: no limit), kernel, launch
+# options.
 OUT_LSE_SCHEDULES = (
     (
         16,
@@ -452,7 +452,7 @@ OUT_LSE_SCHEDULES = (
 
 
 def pick_schedule(schedules, *sizes: int):
-    """The kernel and the launch options of the first line that serves these sizes."""
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
     for *limits, kernel, options in schedules:
         for size, most in zip(sizes, limits, strict=True):
             if most is not None and size > most:
@@ -468,7 +468,7 @@ def check_inputs(
     cos: torch.Tensor,
     sin: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "attention_rope_forward: q must be float16, bfloat16 or float32, got "
@@ -620,12 +620,12 @@ def compute_out_lse(
     if max(BATCH, M, N, D) > 2**30 or D > 1024:
         raise ValueError(
             "attention_rope_forward_out_lse: at most 2**30 queries or keys and 1024 "
-            f"elements a head, got {BATCH}, {M}, {N}, {D}"
+            f"elements per head, got {BATCH}, {M}, {N}, {D}"
         )
     kernel, options = pick_schedule(OUT_LSE_SCHEDULES, M, query.element_size())
     fits = fit_descriptors(query, key, v)
     if not fits and kernel is attention_rope_forward_out_lse_kernel:
-        kernel = attention_rope_forward_out_lse_tiles_kernel  # no boxes in memory
+        kernel = attention_rope_forward_out_lse_tiles_kernel  # no TMA descriptors
     if kernel is attention_rope_forward_out_lse_kernel:
         tiles_m = cdiv(M, options["BLOCK_M"])
         query_desc = TensorDescriptor.from_tensor(

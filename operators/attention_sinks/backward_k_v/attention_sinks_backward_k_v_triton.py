@@ -2,11 +2,10 @@
 """attention_sinks_backward_k_v: Backward of attention_sinks: the gradient of k and
 of v.
 
-The weights are computed again, block after block, from the logsumexp that the forward
-has saved.
-What is multiplied again is rounded before, as the reference rounds it.
-Float32 is multiplied as torch does: in TF32 where
-torch.backends.cuda.matmul.fp32_precision is tf32.
+The weights are recomputed block by block from the logsumexp that the forward saved.
+Results that are multiplied again are rounded first, as in the reference.
+Float32 products follow torch: TF32 where torch.backends.cuda.matmul.fp32_precision is
+tf32.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 """
@@ -87,12 +86,12 @@ def attention_sinks_backward_k_v_kernel(
     )
     # scale = q.shape[3] ** (-0.5)
     scale = tl.rsqrt(tl.cast(D, tl.float32))
-    # the factor holds log2(e), as the forward's
+    # the scale includes log2(e), as in the forward
     scale_log2 = 1.4426950408889634 * scale
     grad_k = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     grad_v = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     first = max(first_key, 0) // BLOCK_M * BLOCK_M
-    # from here on every block sees every key of the tile
+    # from here on every row sees every key of the tile
     full_start = min(tl.cdiv(max(first_key + BLOCK_N - 1, 0), BLOCK_M) * BLOCK_M, M)
     # scores = (q @ k.mT).float() * scale
     for start in range(first, full_start, BLOCK_M):
@@ -156,7 +155,7 @@ def attention_sinks_backward_k_v_kernel(
             grad_k,
             input_precision=PRECISION,
         )
-    # and those beyond it
+    # blocks past the edge of the mask
     for start in range(full_start, M, BLOCK_M):
         rows = (start + tl.arange(0, BLOCK_M)).to(tl.int64)
         row_mask = rows < M
@@ -235,22 +234,22 @@ def attention_sinks_backward_k_v_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
 def precision() -> str:
-    """How float32 is multiplied: as torch's own products are."""
+    """Precision of float32 products: follows torch's setting for matmuls."""
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
 
 
-# The most elements of a head and bytes of an element that a line serves (None: any),
-# its kernel, and how to launch it.
+# Each entry: maximum elements of a head and bytes of an element (None: no limit),
+# kernel, launch options.
 SCHEDULES = (
     (
         128,
@@ -280,7 +279,7 @@ SCHEDULES = (
 
 
 def pick_schedule(D: int, itemsize: int):
-    """The kernel and the launch options of the first line that serves these sizes."""
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
     for max_D, max_itemsize, kernel, options in SCHEDULES:
         if max_D is not None and D > max_D:
             continue
@@ -297,7 +296,7 @@ def check_inputs(
     lse: torch.Tensor,
     delta: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_out.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "attention_sinks_backward_k_v: grad_out must be float16, bfloat16 or "
@@ -415,7 +414,7 @@ def attention_sinks_backward_k_v(
     if max(BATCH, M, N, D) > 2**30 or D > 1024:
         raise ValueError(
             "attention_sinks_backward_k_v: at most 2**30 queries or keys and 1024 "
-            f"elements a head, got {BATCH}, {M}, {N}, {D}"
+            f"elements per head, got {BATCH}, {M}, {N}, {D}"
         )
     kernel, options = pick_schedule(D, q.element_size())
     # Triton launches on the current device

@@ -136,7 +136,7 @@ def attention_sinks_backward_sinks_split_kernel(
     stride_delta_b,
     stride_delta_m,
     stride_delta_s,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     S: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
     SPLITS: tl.constexpr,
@@ -146,10 +146,10 @@ def attention_sinks_backward_sinks_split_kernel(
     stride_lse_s = tl.cast(stride_lse_s, tl.int64)
     stride_delta_b = tl.cast(stride_delta_b, tl.int64)
     stride_delta_s = tl.cast(stride_delta_s, tl.int64)
-    # a row is divided among SPLITS programs, each of which walks a part in blocks
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
     first = split * part
     end = tl.minimum(first + part, N)
     sinks = tl.load(sinks_ptr + row * stride_sinks_m).to(tl.float32)
@@ -188,7 +188,7 @@ def attention_sinks_backward_sinks_join_kernel(
     M,
     SPLITS: tl.constexpr,
 ):
-    # one program joins what the programs of a row found
+    # combines the partial results of a row
     row = tl.program_id(0).to(tl.int64)
     parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
     row_sum = tl.sum(tl.load(row_sum_parts_ptr + parts), axis=0)
@@ -198,16 +198,16 @@ def attention_sinks_backward_sinks_join_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (512, attention_sinks_backward_sinks_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, attention_sinks_backward_sinks_row_kernel, {"num_warps": 2}),
@@ -234,7 +234,7 @@ def check_inputs(
     lse: torch.Tensor,
     delta: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if sinks.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "attention_sinks_backward_sinks: sinks must be float16, bfloat16 or "

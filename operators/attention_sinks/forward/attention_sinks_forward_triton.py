@@ -2,12 +2,12 @@
 """attention_sinks_forward: Attention_sinks with the logsumexp of its scores, which
 its gradients need.
 
-The softmax is taken block after block of keys, with the maximum and the sum so far;
-what weights are divided by, their weighted sum is divided by at the end.
-Weights are rounded before they weigh values, as the reference rounds them, but
-undivided.
-Float32 is multiplied as torch does: in TF32 where
-torch.backends.cuda.matmul.fp32_precision is tf32.
+Online softmax: a running maximum and sum over blocks of keys; the accumulator is
+divided by the sum once, at the end.
+Weights are rounded, as in the reference, but divided by their sum only after they
+multiplied the values.
+Float32 products follow torch: TF32 where torch.backends.cuda.matmul.fp32_precision is
+tf32.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 """
@@ -22,7 +22,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 @triton.jit
 def _nan_maximum(a, b):
-    # torch keeps NaN, tl.maximum by default drops it
+    # torch propagates NaN, tl.maximum by default drops it
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -48,7 +48,7 @@ def attention_sinks_forward_kernel(
     batch = tl.cast(tl.program_id(0) // num_tiles, tl.int64)
     batch_b = batch // H
     batch_h = batch % H
-    # later rows see more keys: they begin first
+    # later rows see more keys: start with them
     tile_m = num_tiles - 1 - tl.program_id(0) % num_tiles
     first_row = tile_m * BLOCK_M
     rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
@@ -58,13 +58,13 @@ def attention_sinks_forward_kernel(
     q = q_desc.load(
         [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), first_row, 0],
     ).reshape(BLOCK_M, BLOCK_D)
-    # exponentials are powers of two: the factor holds log2(e)
+    # exp2 in place of exp: the scale includes log2(e)
     scale_log2 = 1.4426950408889634 * tl.rsqrt(tl.cast(D, tl.float32))
     row_max = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
     row_sum = tl.zeros((BLOCK_M,), tl.float32)
     out = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     end = min(first_row + BLOCK_M, N)
-    # up to here every row of the tile sees every key
+    # every row of the tile sees every key before this one
     full_end = min(first_row + 1, N) // BLOCK_N * BLOCK_N
     # scores = (q @ k.mT).float() * q.shape[3] ** (-0.5)
     for start in range(0, full_end, BLOCK_N):
@@ -82,7 +82,7 @@ def attention_sinks_forward_kernel(
         out = out * correction[:, None]
         out = tl.dot(exponentials.to(q_desc.dtype), v, out, input_precision=PRECISION)
         row_max = new_max
-    # the block at the edge of the mask, and what is left
+    # masked blocks: edge of the mask, and the partial last one
     for start in range(full_end, end, BLOCK_N):
         keys = (start + tl.arange(0, BLOCK_N)).to(tl.int64)
         k = k_desc.load(
@@ -162,7 +162,7 @@ def attention_sinks_forward_tiles_kernel(
     batch = tl.cast(tl.program_id(0) // num_tiles, tl.int64)
     batch_b = batch // H
     batch_h = batch % H
-    # later rows see more keys: they begin first
+    # later rows see more keys: start with them
     tile_m = num_tiles - 1 - tl.program_id(0) % num_tiles
     first_row = tile_m * BLOCK_M
     rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
@@ -178,13 +178,13 @@ def attention_sinks_forward_tiles_kernel(
         mask=row_mask[:, None] & dim_mask[None, :],
         other=0.0,
     )
-    # exponentials are powers of two: the factor holds log2(e)
+    # exp2 in place of exp: the scale includes log2(e)
     scale_log2 = 1.4426950408889634 * tl.rsqrt(tl.cast(D, tl.float32))
     row_max = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
     row_sum = tl.zeros((BLOCK_M,), tl.float32)
     out = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     end = min(first_row + BLOCK_M, N)
-    # up to here every row of the tile sees every key
+    # every row of the tile sees every key before this one
     full_end = min(first_row + 1, N) // BLOCK_N * BLOCK_N
     # scores = (q @ k.mT).float() * q.shape[3] ** (-0.5)
     for start in range(0, full_end, BLOCK_N):
@@ -217,7 +217,7 @@ def attention_sinks_forward_tiles_kernel(
             exponentials.to(q_ptr.dtype.element_ty), v, out, input_precision=PRECISION
         )
         row_max = new_max
-    # the block at the edge of the mask, and what is left
+    # masked blocks: edge of the mask, and the partial last one
     for start in range(full_end, end, BLOCK_N):
         keys = (start + tl.arange(0, BLOCK_N)).to(tl.int64)
         key_mask = keys < N
@@ -279,32 +279,32 @@ def attention_sinks_forward_tiles_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
 def precision() -> str:
-    """How float32 is multiplied: as torch's own products are."""
+    """Precision of float32 products: follows torch's setting for matmuls."""
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
 
 
 @functools.cache
 def has_copy_engine(device: torch.device) -> bool:
-    """Whether the GPU copies tiles by descriptors, as sm_90 and newer do, and Triton's interpreter."""
+    """Whether tiles can be copied by TMA descriptors: sm_90 and newer, Triton's interpreter."""
     if device.type == "cpu":
         return True
     return triton.runtime.driver.active.get_current_target().arch >= 90
 
 
 def fit_descriptors(*tensors: torch.Tensor) -> bool:
-    """Whether tiles of these tensors can be copied by descriptors.
+    """Whether TMA descriptors can address these tensors.
 
-    Elements lie side by side, rows begin at multiples of 16 bytes.
+    The last dimension is contiguous, and every row is aligned to 16 bytes.
     """
     return has_copy_engine(tensors[0].device) and all(
         t.numel() > 0
@@ -315,8 +315,8 @@ def fit_descriptors(*tensors: torch.Tensor) -> bool:
     )
 
 
-# The most queries, elements of a head and bytes of an element that a line serves (None:
-# any), its kernel, and how to launch it.
+# Each entry: maximum queries, elements of a head and bytes of an element (None: no
+# limit), kernel, launch options.
 SCHEDULES = (
     (
         16,
@@ -357,7 +357,7 @@ SCHEDULES = (
 
 
 def pick_schedule(M: int, D: int, itemsize: int):
-    """The kernel and the launch options of the first line that serves these sizes."""
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
     for max_M, max_D, max_itemsize, kernel, options in SCHEDULES:
         if max_M is not None and M > max_M:
             continue
@@ -374,7 +374,7 @@ def check_inputs(
     v: torch.Tensor,
     sinks: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "attention_sinks_forward: q must be float16, bfloat16 or float32, got "
@@ -458,11 +458,11 @@ def attention_sinks_forward(
     if max(BATCH, M, N, D) > 2**30 or D > 1024:
         raise ValueError(
             "attention_sinks_forward: at most 2**30 queries or keys and 1024 "
-            f"elements a head, got {BATCH}, {M}, {N}, {D}"
+            f"elements per head, got {BATCH}, {M}, {N}, {D}"
         )
     kernel, options = pick_schedule(M, D, q.element_size())
     if kernel is attention_sinks_forward_kernel and not fit_descriptors(q, k, v):
-        kernel = attention_sinks_forward_tiles_kernel  # no boxes in memory
+        kernel = attention_sinks_forward_tiles_kernel  # no TMA descriptors
     with torch.cuda.device(q.get_device()):  # Triton launches on the current device
         if kernel is attention_sinks_forward_kernel:
             tiles_m = cdiv(M, options["BLOCK_M"])

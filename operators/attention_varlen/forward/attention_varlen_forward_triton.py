@@ -2,12 +2,12 @@
 """attention_varlen_forward: Attention_varlen with the logsumexp of its scores, which
 its gradients need.
 
-The softmax is taken block after block of keys, with the maximum and the sum so far;
-what weights are divided by, their weighted sum is divided by at the end.
-Weights are rounded before they weigh values, as the reference rounds them, but
-undivided.
-Float32 is multiplied as torch does: in TF32 where
-torch.backends.cuda.matmul.fp32_precision is tf32.
+Online softmax: a running maximum and sum over blocks of keys; the accumulator is
+divided by the sum once, at the end.
+Weights are rounded, as in the reference, but divided by their sum only after they
+multiplied the values.
+Float32 products follow torch: TF32 where torch.backends.cuda.matmul.fp32_precision is
+tf32.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 """
@@ -19,13 +19,13 @@ import triton.language as tl
 
 @triton.jit
 def _ends_until(place, ends_ptr, stride, count, COUNT_BITS: tl.constexpr):
-    # how many of so many ends, which never fall, are no more than a place, by bisection;
-    # written out, because Triton loads nothing ahead in a loop whose bounds come from another
+    # how many of `count` sorted ends are <= place, by binary search; unrolled, because
+    # Triton does not pipeline a loop whose bounds another loop computes
     low = tl.zeros_like(place)
     high = low + count
     for _ in tl.static_range(COUNT_BITS):
         middle = (low + high) // 2
-        # of nothing left the answer is no, which changes nothing
+        # masked lanes compare as end > place, which changes nothing
         end = tl.load(ends_ptr + middle * stride, mask=middle < high, other=2147483647)
         low = tl.where(end <= place, middle + 1, low)
         high = tl.where(end <= place, high, middle)
@@ -81,7 +81,7 @@ def attention_varlen_forward_kernel(
     )
     # scale = q.shape[2] ** (-0.5)
     scale = tl.rsqrt(tl.cast(D, tl.float32))
-    # exponentials are powers of two: the factor holds log2(e)
+    # exp2 in place of exp: the scale includes log2(e)
     scale_log2 = 1.4426950408889634 * scale
     row_max = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
     row_sum = tl.zeros((BLOCK_M,), tl.float32)
@@ -107,10 +107,10 @@ def attention_varlen_forward_kernel(
     )
     end = min(tl.max(tl.where(row_mask, key_end, 0), axis=0), N)
     first = max(tl.min(tl.where(row_mask, key_start, N), axis=0), 0)
-    # up to here every row of the tile sees every key
+    # every row of the tile sees every key before this one
     full_end = min(tl.min(tl.where(row_mask, key_end, N), axis=0), N)
     full_end = first + max(full_end - first, 0) // BLOCK_N * BLOCK_N
-    # if all begin at the same one
+    # only if all rows start at the same key
     full_end = tl.where(
         max(tl.max(tl.where(row_mask, key_start, 0), axis=0), 0) == first,
         full_end,
@@ -145,7 +145,7 @@ def attention_varlen_forward_kernel(
             exponentials.to(q_ptr.dtype.element_ty), v, out, input_precision=PRECISION
         )
         row_max = new_max
-    # what some rows see, and what is left
+    # masked blocks: keys of some rows, and the partial last block
     for start in range(full_end, end, BLOCK_N):
         keys = (start + tl.arange(0, BLOCK_N)).to(tl.int64)
         key_mask = keys < N
@@ -201,22 +201,22 @@ def attention_varlen_forward_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
 def precision() -> str:
-    """How float32 is multiplied: as torch's own products are."""
+    """Precision of float32 products: follows torch's setting for matmuls."""
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
 
 
-# The most queries, elements of a head and bytes of an element that a line serves (None:
-# any), its kernel, and how to launch it.
+# Each entry: maximum queries, elements of a head and bytes of an element (None: no
+# limit), kernel, launch options.
 SCHEDULES = (
     (
         16,
@@ -250,7 +250,7 @@ SCHEDULES = (
 
 
 def pick_schedule(M: int, D: int, itemsize: int):
-    """The kernel and the launch options of the first line that serves these sizes."""
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
     for max_M, max_D, max_itemsize, kernel, options in SCHEDULES:
         if max_M is not None and M > max_M:
             continue
@@ -268,7 +268,7 @@ def check_inputs(
     cu_seqlens_q: torch.Tensor,
     cu_seqlens_k: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "attention_varlen_forward: q must be float16, bfloat16 or float32, got "
@@ -379,7 +379,7 @@ def attention_varlen_forward(
     if max(BATCH, M, N, D) > 2**30 or D > 1024:
         raise ValueError(
             "attention_varlen_forward: at most 2**30 queries or keys and 1024 "
-            f"elements a head, got {BATCH}, {M}, {N}, {D}"
+            f"elements per head, got {BATCH}, {M}, {N}, {D}"
         )
     kernel, options = pick_schedule(M, D, q.element_size())
     with torch.cuda.device(q.get_device()):  # Triton launches on the current device

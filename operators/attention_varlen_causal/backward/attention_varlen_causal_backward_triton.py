@@ -2,12 +2,11 @@
 """attention_varlen_causal_backward: Backward of attention_varlen_causal: the
 gradient of q.
 
-An index outside its range reads nothing and gives 0, where torch raises.
-The weights are computed again, block after block, from the logsumexp that the forward
-has saved.
-What is multiplied again is rounded before, as the reference rounds it.
-Float32 is multiplied as torch does: in TF32 where
-torch.backends.cuda.matmul.fp32_precision is tf32.
+An out-of-range index gives 0, where torch raises.
+The weights are recomputed block by block from the logsumexp that the forward saved.
+Results that are multiplied again are rounded first, as in the reference.
+Float32 products follow torch: TF32 where torch.backends.cuda.matmul.fp32_precision is
+tf32.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 An input whose dimensions cannot be merged without a copy is copied first (torch's
@@ -21,13 +20,13 @@ import triton.language as tl
 
 @triton.jit
 def _ends_until(place, ends_ptr, stride, count, COUNT_BITS: tl.constexpr):
-    # how many of so many ends, which never fall, are no more than a place, by bisection;
-    # written out, because Triton loads nothing ahead in a loop whose bounds come from another
+    # how many of `count` sorted ends are <= place, by binary search; unrolled, because
+    # Triton does not pipeline a loop whose bounds another loop computes
     low = tl.zeros_like(place)
     high = low + count
     for _ in tl.static_range(COUNT_BITS):
         middle = (low + high) // 2
-        # of nothing left the answer is no, which changes nothing
+        # masked lanes compare as end > place, which changes nothing
         end = tl.load(ends_ptr + middle * stride, mask=middle < high, other=2147483647)
         low = tl.where(end <= place, middle + 1, low)
         high = tl.where(end <= place, high, middle)
@@ -109,7 +108,7 @@ def attention_varlen_causal_backward_kernel(
     )
     # scale = q.shape[2] ** (-0.5)
     scale = tl.rsqrt(tl.cast(D, tl.float32))
-    # the factor holds log2(e), as the forward's
+    # the scale includes log2(e), as in the forward
     scale_log2 = 1.4426950408889634 * scale
     out = tl.load(
         out_ptr
@@ -219,22 +218,22 @@ def attention_varlen_causal_backward_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
 def precision() -> str:
-    """How float32 is multiplied: as torch's own products are."""
+    """Precision of float32 products: follows torch's setting for matmuls."""
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
 
 
-# The most elements of a head and bytes of an element that a line serves (None: any),
-# its kernel, and how to launch it.
+# Each entry: maximum elements of a head and bytes of an element (None: no limit),
+# kernel, launch options.
 SCHEDULES = (
     (
         128,
@@ -264,7 +263,7 @@ SCHEDULES = (
 
 
 def pick_schedule(D: int, itemsize: int):
-    """The kernel and the launch options of the first line that serves these sizes."""
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
     for max_D, max_itemsize, kernel, options in SCHEDULES:
         if max_D is not None and D > max_D:
             continue
@@ -283,7 +282,7 @@ def check_inputs(
     out: torch.Tensor,
     lse: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_out.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "attention_varlen_causal_backward: grad_out must be float16, bfloat16 or "
@@ -451,7 +450,7 @@ def attention_varlen_causal_backward(
     if max(BATCH, M, N, D) > 2**30 or D > 1024:
         raise ValueError(
             "attention_varlen_causal_backward: at most 2**30 queries or keys and "
-            f"1024 elements a head, got {BATCH}, {M}, {N}, {D}"
+            f"1024 elements per head, got {BATCH}, {M}, {N}, {D}"
         )
     q_view = q.reshape(M, 8, 4, D)
     grad_out_view = grad_out.reshape(M, 8, 4, D)

@@ -27,7 +27,7 @@ OPERATOR = judge.Operator(
         judge.Tensor("grad_k", ("N", 8, "D"), "T"),
         judge.Tensor("grad_v", ("N", 8, "D"), "T"),
     ),
-    multiplied="T",  # the kernel rounds what it multiplies to it, and sums in float32
+    multiplied="T",  # the kernel rounds operands of products to it and accumulates in float32
 )
 
 CASES = (

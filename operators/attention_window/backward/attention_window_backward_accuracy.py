@@ -25,7 +25,7 @@ OPERATOR = judge.Operator(
         judge.Tensor("grad_q", ("B", "H", "S", "D"), "T", rows=0),
         judge.Tensor("delta", ("B", "H", "S", 1), "float32", rows=0),
     ),
-    multiplied="T",  # the kernel rounds what it multiplies to it, and sums in float32
+    multiplied="T",  # the kernel rounds operands of products to it and accumulates in float32
 )
 
 CASES = (

@@ -2,12 +2,12 @@
 """attention_window_forward: Attention_window with the logsumexp of its scores, which
 its gradients need.
 
-The softmax is taken block after block of keys, with the maximum and the sum so far;
-what weights are divided by, their weighted sum is divided by at the end.
-Weights are rounded before they weigh values, as the reference rounds them, but
-undivided.
-Float32 is multiplied as torch does: in TF32 where
-torch.backends.cuda.matmul.fp32_precision is tf32.
+Online softmax: a running maximum and sum over blocks of keys; the accumulator is
+divided by the sum once, at the end.
+Weights are rounded, as in the reference, but divided by their sum only after they
+multiplied the values.
+Float32 products follow torch: TF32 where torch.backends.cuda.matmul.fp32_precision is
+tf32.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 """
@@ -49,10 +49,10 @@ def attention_window_forward_kernel(
     q = q_desc.load(
         [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), first_row, 0],
     ).reshape(BLOCK_M, BLOCK_D)
-    # exponentials are powers of two: the factor holds log2(e)
+    # exp2 in place of exp: the scale includes log2(e)
     scale_log2 = 1.4426950408889634 * tl.rsqrt(tl.cast(D, tl.float32))
     row_max = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
-    # without any key the result is 0, and so it is divided by 1
+    # a row without keys is 0: its sum becomes 1 before the division
     row_sum = tl.full((BLOCK_M,), N == 0, tl.float32)
     out = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     end = min(first_row + BLOCK_M, N)
@@ -145,10 +145,10 @@ def attention_window_forward_tiles_kernel(
         mask=row_mask[:, None] & dim_mask[None, :],
         other=0.0,
     )
-    # exponentials are powers of two: the factor holds log2(e)
+    # exp2 in place of exp: the scale includes log2(e)
     scale_log2 = 1.4426950408889634 * tl.rsqrt(tl.cast(D, tl.float32))
     row_max = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
-    # without any key the result is 0, and so it is divided by 1
+    # a row without keys is 0: its sum becomes 1 before the division
     row_sum = tl.full((BLOCK_M,), N == 0, tl.float32)
     out = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     end = min(first_row + BLOCK_M, N)
@@ -210,32 +210,32 @@ def attention_window_forward_tiles_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
 def precision() -> str:
-    """How float32 is multiplied: as torch's own products are."""
+    """Precision of float32 products: follows torch's setting for matmuls."""
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
 
 
 @functools.cache
 def has_copy_engine(device: torch.device) -> bool:
-    """Whether the GPU copies tiles by descriptors, as sm_90 and newer do, and Triton's interpreter."""
+    """Whether tiles can be copied by TMA descriptors: sm_90 and newer, Triton's interpreter."""
     if device.type == "cpu":
         return True
     return triton.runtime.driver.active.get_current_target().arch >= 90
 
 
 def fit_descriptors(*tensors: torch.Tensor) -> bool:
-    """Whether tiles of these tensors can be copied by descriptors.
+    """Whether TMA descriptors can address these tensors.
 
-    Elements lie side by side, rows begin at multiples of 16 bytes.
+    The last dimension is contiguous, and every row is aligned to 16 bytes.
     """
     return has_copy_engine(tensors[0].device) and all(
         t.numel() > 0
@@ -246,8 +246,8 @@ def fit_descriptors(*tensors: torch.Tensor) -> bool:
     )
 
 
-# The most queries, elements of a head and bytes of an element that a line serves (None:
-# any), its kernel, and how to launch it.
+# Each entry: maximum queries, elements of a head and bytes of an element (None: no
+# limit), kernel, launch options.
 SCHEDULES = (
     (
         16,
@@ -288,7 +288,7 @@ SCHEDULES = (
 
 
 def pick_schedule(M: int, D: int, itemsize: int):
-    """The kernel and the launch options of the first line that serves these sizes."""
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
     for max_M, max_D, max_itemsize, kernel, options in SCHEDULES:
         if max_M is not None and M > max_M:
             continue
@@ -304,7 +304,7 @@ def check_inputs(
     k: torch.Tensor,
     v: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "attention_window_forward: q must be float16, bfloat16 or float32, got "
@@ -373,11 +373,11 @@ def attention_window_forward(
     if max(BATCH, M, N, D) > 2**30 or D > 1024:
         raise ValueError(
             "attention_window_forward: at most 2**30 queries or keys and 1024 "
-            f"elements a head, got {BATCH}, {M}, {N}, {D}"
+            f"elements per head, got {BATCH}, {M}, {N}, {D}"
         )
     kernel, options = pick_schedule(M, D, q.element_size())
     if kernel is attention_window_forward_kernel and not fit_descriptors(q, k, v):
-        kernel = attention_window_forward_tiles_kernel  # no boxes in memory
+        kernel = attention_window_forward_tiles_kernel  # no TMA descriptors
     with torch.cuda.device(q.get_device()):  # Triton launches on the current device
         if kernel is attention_window_forward_kernel:
             tiles_m = cdiv(M, options["BLOCK_M"])

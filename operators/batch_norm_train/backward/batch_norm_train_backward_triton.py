@@ -231,7 +231,7 @@ def batch_norm_train_backward_looped_kernel(
     stride_xhw = tl.cast(stride_xhw, tl.int64)
     stride_grad_x_n_size = tl.cast(stride_grad_x_n_size, tl.int64)
     stride_grad_x_hw = tl.cast(stride_grad_x_hw, tl.int64)
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     weight = tl.load(weight_ptr + row * stride_weight_m)
 
@@ -278,7 +278,7 @@ def batch_norm_train_backward_looped_kernel(
     # rstd = torch.rsqrt(variance + 1e-05)
     rstd = tl.rsqrt(variance + 1e-5)
 
-    # the row again
+    # next pass over the row
     grad_rstd_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     grad_weight_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
@@ -318,7 +318,7 @@ def batch_norm_train_backward_looped_kernel(
     # grad_x = grad_centered - total / (x.shape[0] * x.shape[2] * x.shape[3])
     ratio_2 = total / N
 
-    # the row again, now with what it was reduced to
+    # final pass over the row, with its reduced values
     # backwards: the end of the row was read last and may still be cached
     for start in range(0, N, BLOCK_SIZE_N):
         cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
@@ -384,10 +384,10 @@ def batch_norm_train_backward_split_kernel(
     stride_grad_out_hw = tl.cast(stride_grad_out_hw, tl.int64)
     stride_xn_size = tl.cast(stride_xn_size, tl.int64)
     stride_xhw = tl.cast(stride_xhw, tl.int64)
-    # a row is divided among SPLITS programs, each of which walks a part in blocks
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
     first = split * part
     end = tl.minimum(first + part, N)
     weight = tl.load(weight_ptr + row * stride_weight_m)
@@ -464,10 +464,10 @@ def batch_norm_train_backward_walk_2_kernel(
     stride_grad_out_hw = tl.cast(stride_grad_out_hw, tl.int64)
     stride_xn_size = tl.cast(stride_xn_size, tl.int64)
     stride_xhw = tl.cast(stride_xhw, tl.int64)
-    # a row is divided among SPLITS programs, each of which walks a part in blocks
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
     first = split * part
     end = tl.minimum(first + part, N)
     parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
@@ -553,14 +553,15 @@ def batch_norm_train_backward_apply_kernel(
     stride_xhw = tl.cast(stride_xhw, tl.int64)
     stride_grad_x_n_size = tl.cast(stride_grad_x_n_size, tl.int64)
     stride_grad_x_hw = tl.cast(stride_grad_x_hw, tl.int64)
-    # a program has one tile of a row
-    # in the order of memory: some tiles of a row, then as many of the next
+    # one tile of a row per program
+    # in memory order: some tiles of a row, then as many of the next row
     tiles = tl.maximum(HW // BLOCK_SIZE_N, 1)
     row = (tl.program_id(0) // tiles % M).to(tl.int64)  # int64: row * N may pass 2**31
     tile = tl.program_id(0) // (M * tiles) * tiles + tl.program_id(0) % tiles
     cols = tile * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # of a program that reduced
+    # elements per partial result
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N
     parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
     part_counts = tl.minimum(tl.maximum(N - tl.arange(0, SPLITS) * part, 0), part)
     mean_parts = tl.load(mean_parts_ptr + parts)
@@ -621,16 +622,16 @@ def batch_norm_train_backward_apply_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (512, batch_norm_train_backward_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, batch_norm_train_backward_row_kernel, {"num_warps": 2}),
@@ -662,7 +663,7 @@ def check_inputs(
     x: torch.Tensor,
     weight: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_out.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "batch_norm_train_backward: grad_out must be float16, bfloat16 or "

@@ -14,7 +14,7 @@ import triton.language as tl
 
 @triton.jit
 def _random_mask(seed, place, threshold):
-    # four neighbours share the four words that Philox 4x32-10 makes of one counter
+    # four adjacent elements share the four words of one Philox 4x32-10 counter
     a, b, c, d = tl.randint4x(seed, place // 4)
     is_even = place % 2 == 0
     first, second = tl.where(is_even, a, b), tl.where(is_even, c, d)
@@ -44,7 +44,7 @@ def bias_dropout_add_backward_kernel(
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
     mask = row_mask[:, None] & col_mask[None, :]
-    # in the dtype of M, int32 where that is enough: it divides faster
+    # the dtype of M, int32 if it suffices: faster division
     short_rows = rows.to((tl.program_id(0) + M).dtype)
     index_0 = short_rows.to(tl.int64)
     grad_out = tl.load(
@@ -61,11 +61,11 @@ def bias_dropout_add_backward_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
         1024,
@@ -91,7 +91,7 @@ def check_inputs(
     grad_out: torch.Tensor,
     seed: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_out.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "bias_dropout_add_backward: grad_out must be float16, bfloat16 or "

@@ -4,7 +4,7 @@ of y.
 
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
-A row is multiplied by the reciprocal of what divides it: at most one more rounding an
+A row is multiplied by the reciprocal of its divisor: at most one more rounding per
 element.
 An input whose dimensions cannot be merged without a copy is copied first (torch's
 reshape).
@@ -17,7 +17,7 @@ import triton.language as tl
 
 @triton.jit
 def _nan_maximum(a, b):
-    # torch keeps NaN, tl.maximum by default drops it
+    # torch propagates NaN, tl.maximum by default drops it
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -173,7 +173,7 @@ def cosine_similarity_backward_looped_kernel(
 ):
     stride_yn = tl.cast(stride_yn, tl.int64)  # cols * stride may pass 2**31
     stride_xn = tl.cast(stride_xn, tl.int64)
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     grad_out = tl.load(grad_out_ptr + row * stride_grad_out_m).to(tl.float32)
 
@@ -211,7 +211,7 @@ def cosine_similarity_backward_looped_kernel(
     # grad_x = grad_out.unsqueeze(-1) * unit_2 / norm_1 - product
     inverse_norm_1 = 1.0 / norm_1
 
-    # the row again
+    # next pass over the row
     grad_scale_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
@@ -238,7 +238,7 @@ def cosine_similarity_backward_looped_kernel(
     # product_2 = torch.where(root_2 == 0.0, 0.0, grad_scale / norm_2 / root_2) * y
     chosen_2 = tl.where(root_2 == 0.0, 0.0, grad_scale / norm_2 / root_2)
 
-    # the row again, now with what it was reduced to
+    # final pass over the row, with its reduced values
     # backwards: the end of the row was read last and may still be cached
     for start in range(0, N, BLOCK_SIZE_N):
         cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
@@ -266,16 +266,16 @@ def cosine_similarity_backward_looped_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (512, cosine_similarity_backward_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, cosine_similarity_backward_row_kernel, {"num_warps": 2}),
@@ -302,7 +302,7 @@ def check_inputs(
     x: torch.Tensor,
     y: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_out.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "cosine_similarity_backward: grad_out must be float16, bfloat16 or "

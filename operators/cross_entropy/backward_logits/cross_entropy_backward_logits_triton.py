@@ -12,7 +12,7 @@ import triton.language as tl
 
 @triton.jit
 def _exp(x):
-    # one instruction; tl.exp spends three more on results below 2**-126, which are flushed here
+    # one instruction; tl.exp takes three more for denormal results, which become 0 here
     return tl.exp2(x * 1.4426950408889634)
 
 
@@ -125,7 +125,7 @@ def cross_entropy_backward_logits_looped_kernel(
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_logits_n = tl.cast(stride_logits_n, tl.int64)  # cols * stride may pass 2**31
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     target = tl.load(target_ptr + row * stride_target_m)
     grad_loss_sum = tl.load(grad_loss_sum_ptr)
@@ -146,7 +146,7 @@ def cross_entropy_backward_logits_looped_kernel(
     grad_row_loss = tl.where(target == -100, 0.0, grad_loss_sum)
     grad_target_logit = -grad_row_loss
 
-    # the row again
+    # next pass over the row
     denominator_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
@@ -163,7 +163,7 @@ def cross_entropy_backward_logits_looped_kernel(
     denominator = tl.sum(denominator_acc, axis=0)
     grad_denominator = grad_row_loss / denominator
 
-    # the row again, now with what it was reduced to
+    # final pass over the row, with its reduced values
     # backwards: the end of the row was read last and may still be cached
     for start in range(0, N, BLOCK_SIZE_N):
         cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
@@ -191,16 +191,16 @@ def cross_entropy_backward_logits_looped_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (512, cross_entropy_backward_logits_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, cross_entropy_backward_logits_row_kernel, {"num_warps": 2}),
@@ -227,7 +227,7 @@ def check_inputs(
     target: torch.Tensor,
     grad_loss_sum: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if logits.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "cross_entropy_backward_logits: logits must be float16, bfloat16 or "

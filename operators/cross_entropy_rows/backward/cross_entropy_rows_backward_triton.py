@@ -13,7 +13,7 @@ import triton.language as tl
 
 @triton.jit
 def _exp(x):
-    # one instruction; tl.exp spends three more on results below 2**-126, which are flushed here
+    # one instruction; tl.exp takes three more for denormal results, which become 0 here
     return tl.exp2(x * 1.4426950408889634)
 
 
@@ -78,7 +78,7 @@ def cross_entropy_rows_backward_looped_kernel(
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_logits_n = tl.cast(stride_logits_n, tl.int64)  # cols * stride may pass 2**31
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     target = tl.load(target_ptr + row * stride_target_m)
     grad_loss = tl.load(grad_loss_ptr + row * stride_grad_loss_m).to(tl.float32)
@@ -101,7 +101,7 @@ def cross_entropy_rows_backward_looped_kernel(
     grad_row_loss = tl.where(is_equal, 0.0, grad_loss)
     grad_target_logit = -grad_row_loss
 
-    # the row again
+    # next pass over the row
     denominator_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
@@ -118,7 +118,7 @@ def cross_entropy_rows_backward_looped_kernel(
     denominator = tl.sum(denominator_acc, axis=0)
     grad_denominator = grad_row_loss / denominator
 
-    # the row again, now with what it was reduced to
+    # final pass over the row, with its reduced values
     # backwards: the end of the row was read last and may still be cached
     for start in range(0, N, BLOCK_SIZE_N):
         cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
@@ -146,11 +146,11 @@ def cross_entropy_rows_backward_looped_kernel(
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (4096, cross_entropy_rows_backward_kernel, {"num_warps": 2}),
     (8192, cross_entropy_rows_backward_kernel, {"num_warps": 4}),
@@ -176,7 +176,7 @@ def check_inputs(
     logits: torch.Tensor,
     target: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_loss.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "cross_entropy_rows_backward: grad_loss must be float16, bfloat16 or "

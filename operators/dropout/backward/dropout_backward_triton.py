@@ -13,7 +13,7 @@ import triton.language as tl
 
 @triton.jit
 def _random_mask(seed, place, threshold):
-    # four neighbours share the four words that Philox 4x32-10 makes of one counter
+    # four adjacent elements share the four words of one Philox 4x32-10 counter
     a, b, c, d = tl.randint4x(seed, place // 4)
     is_even = place % 2 == 0
     first, second = tl.where(is_even, a, b), tl.where(is_even, c, d)
@@ -29,7 +29,7 @@ def dropout_backward_kernel(
     BLOCK_SIZE: tl.constexpr,
 ):
     seed = tl.load(seed_ptr)
-    # int64: the offset of the last block passes 2**31 from that many elements on
+    # int64: near 2**31 elements the offsets of the last block overflow int32
     block_start = tl.program_id(0).to(tl.int64) * BLOCK_SIZE
     offsets = block_start + tl.arange(0, BLOCK_SIZE)
     mask = offsets < n_elements
@@ -42,11 +42,11 @@ def dropout_backward_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of the tensor that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of the tensor (None: no limit), kernel, launch options.
 SCHEDULES = ((None, dropout_backward_kernel, {"BLOCK_SIZE": 1024, "num_warps": 4}),)
 
 
@@ -58,7 +58,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(grad_out: torch.Tensor, seed: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_out.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "dropout_backward: grad_out must be float16, bfloat16 or float32, got "

@@ -37,7 +37,7 @@ def elu_backward_kernel(
     n_elements,
     BLOCK_SIZE: tl.constexpr,
 ):
-    # int64: the offset of the last block passes 2**31 from that many elements on
+    # int64: near 2**31 elements the offsets of the last block overflow int32
     block_start = tl.program_id(0).to(tl.int64) * BLOCK_SIZE
     offsets = block_start + tl.arange(0, BLOCK_SIZE)
     mask = offsets < n_elements
@@ -49,11 +49,11 @@ def elu_backward_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of the tensor that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of the tensor (None: no limit), kernel, launch options.
 SCHEDULES = ((None, elu_backward_kernel, {"BLOCK_SIZE": 2048, "num_warps": 4}),)
 
 
@@ -65,7 +65,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(grad_out: torch.Tensor, x: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_out.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "elu_backward: grad_out must be float16, bfloat16 or float32, got "

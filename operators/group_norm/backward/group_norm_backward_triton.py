@@ -43,7 +43,7 @@ def group_norm_backward_kernel(
     row_mask = rows < M
     col_mask = cols < N
     mask = row_mask[:, None] & col_mask[None, :]
-    # in the dtype of M, int32 where that is enough: it divides faster
+    # the dtype of M, int32 if it suffices: faster division
     short_rows = rows.to((tl.program_id(0) + M).dtype)
     index_1 = (short_rows % 32).to(tl.int64)
     k = cols // HW
@@ -124,7 +124,7 @@ def group_norm_backward_row_kernel(
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     cols = tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
-    # int32 where that is enough: it divides faster
+    # int32 suffices: faster division
     short_row = row.to(tl.int32)
     index_1 = (short_row % 32).to(tl.int64)
     k = cols // HW
@@ -189,7 +189,7 @@ def group_norm_backward_looped_kernel(
     stride_weight_k,
     stride_xm,
     stride_xn,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     HW: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
@@ -197,9 +197,9 @@ def group_norm_backward_looped_kernel(
     stride_grad_out_n = tl.cast(stride_grad_out_n, tl.int64)
     stride_weight_k = tl.cast(stride_weight_k, tl.int64)
     stride_xn = tl.cast(stride_xn, tl.int64)
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-    # int32 where that is enough: it divides faster
+    # int32 suffices: faster division
     short_row = row.to(tl.int32)
     index_1 = (short_row % 32).to(tl.int64)
 
@@ -236,7 +236,7 @@ def group_norm_backward_looped_kernel(
     # mean = groups.mean(dim=(2, 3, 4), keepdim=True)
     mean = row_sum / N
 
-    # the row again
+    # next pass over the row
     row_sum_2_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     row_sum_3_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
@@ -286,7 +286,7 @@ def group_norm_backward_looped_kernel(
     # x.shape[3])
     ratio_2 = total / N
 
-    # the row again, now with what it was reduced to
+    # final pass over the row, with its reduced values
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
@@ -317,16 +317,16 @@ def group_norm_backward_looped_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (512, group_norm_backward_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, group_norm_backward_row_kernel, {"num_warps": 2}),
@@ -353,7 +353,7 @@ def check_inputs(
     x: torch.Tensor,
     weight: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_out.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "group_norm_backward: grad_out must be float16, bfloat16 or float32, got "

@@ -52,7 +52,7 @@ def group_norm_backward_weight_bias_kernel(
     row_mask = rows < M
     col_mask = cols < N
     mask = row_mask[:, None] & col_mask[None, :]
-    # in the dtype of M, int32 where that is enough: it divides faster
+    # the dtype of M, int32 if it suffices: faster division
     short_rows = rows.to((tl.program_id(0) + M).dtype)
     index_0 = (short_rows // K).to(tl.int64)
     n_size = cols // HW
@@ -133,7 +133,7 @@ def group_norm_backward_weight_bias_row_kernel(
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     cols = tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
-    # int32 where that is enough: it divides faster
+    # int32 suffices: faster division
     short_row = row.to(tl.int32)
     index_0 = (short_row // K).to(tl.int64)
     n_size = cols // HW
@@ -196,7 +196,7 @@ def group_norm_backward_weight_bias_looped_kernel(
     stride_mean_index_0,
     stride_rstd_n_size,
     stride_rstd_index_0,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     HW: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
@@ -207,9 +207,9 @@ def group_norm_backward_weight_bias_looped_kernel(
     stride_xhw = tl.cast(stride_xhw, tl.int64)
     stride_mean_n_size = tl.cast(stride_mean_n_size, tl.int64)
     stride_rstd_n_size = tl.cast(stride_rstd_n_size, tl.int64)
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-    # int32 where that is enough: it divides faster
+    # int32 suffices: faster division
     short_row = row.to(tl.int32)
     index_0 = (short_row // K).to(tl.int64)
 
@@ -292,13 +292,13 @@ def group_norm_backward_weight_bias_split_kernel(
     stride_xhw = tl.cast(stride_xhw, tl.int64)
     stride_mean_n_size = tl.cast(stride_mean_n_size, tl.int64)
     stride_rstd_n_size = tl.cast(stride_rstd_n_size, tl.int64)
-    # a row is divided among SPLITS programs, each of which walks a part in blocks
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
     first = split * part
     end = tl.minimum(first + part, N)
-    # int32 where that is enough: it divides faster
+    # int32 suffices: faster division
     short_row = row.to(tl.int32)
     index_0 = (short_row // K).to(tl.int64)
 
@@ -358,7 +358,7 @@ def group_norm_backward_weight_bias_join_kernel(
     M,
     SPLITS: tl.constexpr,
 ):
-    # one program joins what the programs of a row found
+    # combines the partial results of a row
     row = tl.program_id(0).to(tl.int64)
     parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
     grad_weight = tl.sum(tl.load(grad_weight_parts_ptr + parts), axis=0)
@@ -368,16 +368,16 @@ def group_norm_backward_weight_bias_join_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
         512,
@@ -414,7 +414,7 @@ def check_inputs(
     mean: torch.Tensor,
     rstd: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_out.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "group_norm_backward_weight_bias: grad_out must be float16, bfloat16 or "

@@ -59,11 +59,11 @@ def hinge_loss_backward_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
         1024,
@@ -90,7 +90,7 @@ def check_inputs(
     prediction: torch.Tensor,
     label: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_loss.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "hinge_loss_backward: grad_loss must be float16, bfloat16 or float32, "

@@ -110,7 +110,7 @@ def hinge_loss_backward_label_looped_kernel(
 ):
     # cols * stride may pass 2**31
     stride_prediction_n = tl.cast(stride_prediction_n, tl.int64)
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     label = tl.load(label_ptr + row * stride_label_m).to(tl.float32)
     grad_loss = tl.load(grad_loss_ptr).to(tl.float32)
@@ -139,16 +139,16 @@ def hinge_loss_backward_label_looped_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (512, hinge_loss_backward_label_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, hinge_loss_backward_label_row_kernel, {"num_warps": 2}),
@@ -175,7 +175,7 @@ def check_inputs(
     prediction: torch.Tensor,
     label: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_loss.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "hinge_loss_backward_label: grad_loss must be float16, bfloat16 or "

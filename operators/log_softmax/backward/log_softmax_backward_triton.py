@@ -14,7 +14,7 @@ import triton.language as tl
 
 @triton.jit
 def _exp(x):
-    # one instruction; tl.exp spends three more on results below 2**-126, which are flushed here
+    # one instruction; tl.exp takes three more for denormal results, which become 0 here
     return tl.exp2(x * 1.4426950408889634)
 
 
@@ -74,7 +74,7 @@ def log_softmax_backward_looped_kernel(
     # cols * stride may pass 2**31
     stride_grad_out_n = tl.cast(stride_grad_out_n, tl.int64)
     stride_xn = tl.cast(stride_xn, tl.int64)
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
     row_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
@@ -99,7 +99,7 @@ def log_softmax_backward_looped_kernel(
     row_sum = tl.sum(row_sum_acc, axis=0)
     row_max = tl.max(row_max_acc, axis=0)
 
-    # the row again
+    # next pass over the row
     denominator_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
@@ -117,7 +117,7 @@ def log_softmax_backward_looped_kernel(
     # grad_x = grad_out - grad_out.sum(dim=-1, keepdim=True) / denominator * numerator
     ratio = row_sum / denominator
 
-    # the row again, now with what it was reduced to
+    # final pass over the row, with its reduced values
     # backwards: the end of the row was read last and may still be cached
     for start in range(0, N, BLOCK_SIZE_N):
         cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
@@ -139,11 +139,11 @@ def log_softmax_backward_looped_kernel(
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (4096, log_softmax_backward_kernel, {"num_warps": 2}),
     (8192, log_softmax_backward_kernel, {"num_warps": 4}),
@@ -165,7 +165,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(grad_out: torch.Tensor, x: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_out.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "log_softmax_backward: grad_out must be float16, bfloat16 or float32, "

@@ -3,8 +3,8 @@
 
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
-Parts of a row are scanned on their own and joined, which rounds otherwise than element
-by element.
+Parts of a row are scanned separately and combined, so rounding differs from an element-
+by-element scan.
 An input whose dimensions cannot be merged without a copy is copied first (torch's
 reshape).
 """
@@ -16,8 +16,8 @@ import triton.language as tl
 
 @triton.jit
 def _from_end(BLOCK: tl.constexpr):
-    # a scan from the end shuffles every element twice between threads; with the columns
-    # from the last eight to the first, each eight as in memory, it is one from the start
+    # a reverse scan shuffles every element between threads twice; with the groups of eight
+    # columns in reverse order, each group as in memory, it becomes a forward scan
     WIDTH: tl.constexpr = 8 if BLOCK >= 8 else BLOCK
     lanes = tl.arange(0, BLOCK)
     return BLOCK - WIDTH - lanes // WIDTH * WIDTH + lanes % WIDTH
@@ -25,7 +25,7 @@ def _from_end(BLOCK: tl.constexpr):
 
 @triton.jit
 def _turned(x):
-    # every eight back to front, which lie in one thread's registers: no instruction
+    # reverses each group of eight, which one thread holds in registers: no instructions
     WIDTH: tl.constexpr = 8 if x.shape[0] >= 8 else x.shape[0]
     eights = tl.reshape(x, (x.shape[0] // WIDTH, WIDTH))
     return tl.reshape(tl.flip(eights, 1), (x.shape[0],))
@@ -33,7 +33,7 @@ def _turned(x):
 
 @triton.jit
 def _two_sum(a, b):
-    # a + b, and what rounding took from it (Knuth), which is nothing of what is not finite
+    # a + b and its rounding error (Knuth's TwoSum); error 0 where the sum is not finite
     total = a + b
     back = total - a
     error = (a - (total - back)) + (b - back)
@@ -86,12 +86,12 @@ def masked_cumsum_backward_looped_kernel(
 ):
     stride_mask_n = tl.cast(stride_mask_n, tl.int64)  # cols * stride may pass 2**31
     stride_grad_out_n = tl.cast(stride_grad_out_n, tl.int64)
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
     # from the end of the row to its beginning
     # running_sum_carry: running_sum at the end of the block before
-    # running_sum_lost: what rounding took from running_sum_carry
+    # running_sum_lost: rounding error of running_sum_carry
     is_last = tl.arange(0, BLOCK_SIZE_N) == BLOCK_SIZE_N - 8
     running_sum_carry = 0.0
     running_sum_lost = 0.0
@@ -119,11 +119,11 @@ def masked_cumsum_backward_looped_kernel(
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (2048, masked_cumsum_backward_kernel, {"num_warps": 1}),
     (8192, masked_cumsum_backward_kernel, {"num_warps": 4}),
@@ -144,7 +144,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(grad_out: torch.Tensor, mask: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_out.dtype not in (torch.float16, torch.bfloat16):
         raise ValueError(
             "masked_cumsum_backward: grad_out must be float16 or bfloat16, got "

@@ -18,7 +18,7 @@ OPERATOR = judge.Operator(
         judge.Tensor("b", ("K", "N"), "T"),
     ),
     outputs=(judge.Tensor("grad_a", ("M", "K"), "T", rows=0),),
-    multiplied="T",  # the kernel rounds what it multiplies to it, and sums in float32
+    multiplied="T",  # the kernel rounds operands of products to it and accumulates in float32
 )
 
 CASES = (

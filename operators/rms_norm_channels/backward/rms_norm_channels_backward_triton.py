@@ -36,11 +36,12 @@ def rms_norm_channels_backward_kernel(
     stride_grad_out_n = tl.cast(stride_grad_out_n, tl.int64)
     stride_xn = tl.cast(stride_xn, tl.int64)
     stride_grad_x_n = tl.cast(stride_grad_x_n, tl.int64)
-    # lanes lie along what is kept; a program walks what is reduced in blocks
+    # lanes run along the kept dimensions; a program loops over the reduced ones in
+    # blocks
     pid_m = tl.program_id(0).to(tl.int64)  # int64: offsets may pass 2**31
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
-    # in the dtype of M, int32 where that is enough: it divides faster
+    # the dtype of M, int32 if it suffices: faster division
     short_rows = rows.to((tl.program_id(0) + M).dtype)
     index_1 = (short_rows % HW).to(tl.int64)
     b = (short_rows // HW).to(tl.int64)
@@ -82,7 +83,7 @@ def rms_norm_channels_backward_kernel(
     # grad_x = grad_out * rstd - product / x.shape[1] * x
     ratio = product / N
 
-    # the row again, now with what it was reduced to
+    # final pass over the row, with its reduced values
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         col_mask = cols < N
@@ -115,11 +116,11 @@ def rms_norm_channels_backward_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
         None,
@@ -137,7 +138,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(grad_out: torch.Tensor, x: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_out.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "rms_norm_channels_backward: grad_out must be float16, bfloat16 or "

@@ -15,7 +15,7 @@ import triton.language as tl
 
 @triton.jit
 def _exp(x):
-    # one instruction; tl.exp spends three more on results below 2**-126, which are flushed here
+    # one instruction; tl.exp takes three more for denormal results, which become 0 here
     return tl.exp2(x * 1.4426950408889634)
 
 
@@ -48,7 +48,8 @@ def rms_norm_gated_backward_weight_kernel(
     stride_xn = tl.cast(stride_xn, tl.int64)
     stride_gate_n = tl.cast(stride_gate_n, tl.int64)
     stride_rstd_n = tl.cast(stride_rstd_n, tl.int64)
-    # lanes lie along what is kept; a program walks what is reduced in blocks
+    # lanes run along the kept dimensions; a program loops over the reduced ones in
+    # blocks
     pid_m = tl.program_id(0).to(tl.int64)  # int64: offsets may pass 2**31
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
@@ -108,12 +109,13 @@ def rms_norm_gated_backward_weight_split_columns_kernel(
     stride_xn = tl.cast(stride_xn, tl.int64)
     stride_gate_n = tl.cast(stride_gate_n, tl.int64)
     stride_rstd_n = tl.cast(stride_rstd_n, tl.int64)
-    # lanes lie along what is kept; what is reduced is divided among SPLITS programs
+    # lanes run along the kept dimensions; the reduced ones are divided among SPLITS
+    # programs
     pid_m = tl.program_id(0).to(tl.int64)  # int64: offsets may pass 2**31
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
     split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
     first = split * part
     end = tl.minimum(first + part, N)
 
@@ -159,7 +161,7 @@ def rms_norm_gated_backward_weight_split_columns_join_kernel(
     BLOCK_SIZE_M: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
-    # a program joins what those of the kernel before found of its rows
+    # combines the partial results of the previous kernel for BLOCK_SIZE_M rows
     rows = tl.program_id(0).to(tl.int64) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
     parts = tl.arange(0, SPLITS).to(tl.int64)[None, :] * M + rows[:, None]
@@ -170,12 +172,11 @@ def rms_norm_gated_backward_weight_split_columns_join_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row and rows that a line serves (None: any), its kernel, and how
-# to launch it.
+# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
         256,
@@ -193,7 +194,7 @@ SCHEDULES = (
 
 
 def pick_schedule(row_bytes: int, rows: int):
-    """The kernel and the launch options of the first line that serves these sizes."""
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
     for max_row_bytes, max_rows, kernel, options in SCHEDULES:
         if max_row_bytes is not None and row_bytes > max_row_bytes:
             continue
@@ -208,7 +209,7 @@ def check_inputs(
     gate: torch.Tensor,
     rstd: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_out.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "rms_norm_gated_backward_weight: grad_out must be float16, bfloat16 or "

@@ -18,17 +18,17 @@ def roll_backward_kernel(
     n_elements,
     stride_grad_out_0,
     stride_grad_out_d,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     D: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
 ):
     # cols * stride may pass 2**31
     stride_grad_out_d = tl.cast(stride_grad_out_d, tl.int64)
-    # a run of elements as they lie in the results, each with its row and its column
+    # consecutive elements of the result, each with its row and its column
     first = tl.program_id(0).to(tl.int64) * BLOCK_SIZE  # int64: rows * N may pass 2**31
     offsets = first + tl.arange(0, BLOCK_SIZE)
     mask = offsets < n_elements
-    # counted from the start of the first of its rows
+    # counted from the start of their first row
     run = (first % N).to(tl.int32) + tl.arange(0, BLOCK_SIZE)
     rows = first // N + run // N
     cols = run % N
@@ -40,11 +40,11 @@ def roll_backward_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = ((None, roll_backward_kernel, {"BLOCK_SIZE": 2048, "num_warps": 4}),)
 
 
@@ -56,7 +56,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(grad_out: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_out.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "roll_backward: grad_out must be float16, bfloat16 or float32, got "

@@ -18,7 +18,7 @@ def rotary_half_backward_kernel(
     cos_ptr,
     sin_ptr,
     grad_q_ptr,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     S: tl.constexpr,
     stride_grad_out_m: tl.constexpr,
     stride_grad_out_3: tl.constexpr,
@@ -37,7 +37,7 @@ def rotary_half_backward_kernel(
     stride_sin_s = tl.cast(stride_sin_s, tl.int64)
     stride_sin_1 = tl.cast(stride_sin_1, tl.int64)
     stride_grad_q_m = tl.cast(stride_grad_q_m, tl.int64)
-    # a program has a tile of rows and columns of one plane
+    # one tile of rows and columns of one plane per program
     num_tiles_m = tl.cdiv(S, BLOCK_SIZE_M)
     plane = tl.program_id(0) // num_tiles_m
     pid_m = tl.program_id(0) % num_tiles_m
@@ -80,11 +80,11 @@ def rotary_half_backward_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
         128,
@@ -126,7 +126,7 @@ def check_inputs(
     cos: torch.Tensor,
     sin: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_out.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "rotary_half_backward: grad_out must be float16, bfloat16 or float32, "

@@ -37,7 +37,7 @@ def rotary_interleaved_backward_kernel(
     stride_cos_s = tl.cast(stride_cos_s, tl.int64)
     stride_cos_n = tl.cast(stride_cos_n, tl.int64)
     stride_grad_q_m = tl.cast(stride_grad_q_m, tl.int64)
-    # a program has a tile of rows and columns of one plane
+    # one tile of rows and columns of one plane per program
     num_tiles_m = tl.cdiv(S, BLOCK_SIZE_M)
     plane = tl.program_id(0) // num_tiles_m
     pid_m = tl.program_id(0) % num_tiles_m
@@ -48,9 +48,9 @@ def rotary_interleaved_backward_kernel(
     rows = plane.to(tl.int64) * S + s  # int64: rows * N may pass 2**31
     row_mask = s < S
     mask = row_mask[:, None] & col_mask[None, :]
-    # 8 bytes a thread, half of its pairs: nothing is exchanged between threads
+    # 8 bytes per thread, half of its pairs: no exchange between threads
     cols = tl.max_contiguous(cols, 64 // sin_ptr.dtype.element_ty.primitive_bitwidth)
-    # neighbours belong to both parts: they are read and written together
+    # adjacent elements belong to both parts: loaded and stored together
     pairs = 2 * pid_n * BLOCK_SIZE_N + tl.arange(0, 2 * BLOCK_SIZE_N)
     pair_mask = row_mask[:, None] & (pairs < 2 * N)[None, :]
     grad_out_2_pairs = tl.load(
@@ -83,11 +83,11 @@ def rotary_interleaved_backward_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
         128,
@@ -129,7 +129,7 @@ def check_inputs(
     cos: torch.Tensor,
     sin: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_out.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "rotary_interleaved_backward: grad_out must be float16, bfloat16 or "

@@ -19,7 +19,7 @@ def rotary_partial_backward_kernel(
     sin_ptr,
     grad_q_ptr,
     D,
-    N: tl.constexpr,  # a kernel for every row length
+    N: tl.constexpr,  # compiled for each row length
     S: tl.constexpr,
     stride_grad_out_m: tl.constexpr,
     stride_grad_out_3: tl.constexpr,
@@ -36,7 +36,7 @@ def rotary_partial_backward_kernel(
     stride_cos_1 = tl.cast(stride_cos_1, tl.int64)
     stride_sin_s = tl.cast(stride_sin_s, tl.int64)
     stride_sin_1 = tl.cast(stride_sin_1, tl.int64)
-    # a program has a tile of rows and columns of one plane
+    # one tile of rows and columns of one plane per program
     num_tiles_m = tl.cdiv(S, BLOCK_SIZE_M)
     plane = tl.program_id(0) // num_tiles_m
     pid_m = tl.program_id(0) % num_tiles_m
@@ -93,12 +93,12 @@ def rotary_partial_backward_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row and bytes of the tensor that a line serves (None: any), its
-# kernel, and how to launch it.
+# Each entry: maximum bytes of a row and bytes of the tensor (None: no limit), kernel,
+# launch options.
 SCHEDULES = (
     (
         128,
@@ -140,7 +140,7 @@ SCHEDULES = (
 
 
 def pick_schedule(row_bytes: int, tensor_bytes: int):
-    """The kernel and the launch options of the first line that serves these sizes."""
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
     for max_row_bytes, max_tensor_bytes, kernel, options in SCHEDULES:
         if max_row_bytes is not None and row_bytes > max_row_bytes:
             continue
@@ -154,7 +154,7 @@ def check_inputs(
     cos: torch.Tensor,
     sin: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_out.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "rotary_partial_backward: grad_out must be float16, bfloat16 or float32, "

@@ -28,7 +28,7 @@ def scale_shift_backward_kernel(
     stride_grad_out_m = tl.cast(stride_grad_out_m, tl.int64)  # offsets may pass 2**31
     stride_grad_out_n = tl.cast(stride_grad_out_n, tl.int64)
     stride_scale_c = tl.cast(stride_scale_c, tl.int64)
-    # a program has a tile of rows and columns of one plane
+    # one tile of rows and columns of one plane per program
     num_tiles_m = tl.cdiv(C, BLOCK_SIZE_M)
     plane = tl.program_id(0) // num_tiles_m
     pid_m = tl.program_id(0) % num_tiles_m
@@ -52,11 +52,11 @@ def scale_shift_backward_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
         128,
@@ -94,7 +94,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(grad_out: torch.Tensor, scale: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_out.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "scale_shift_backward: grad_out must be float16, bfloat16 or float32, "

@@ -139,7 +139,7 @@ def scale_shift_backward_scale_shift_looped_kernel(
     stride_grad_out_hw = tl.cast(stride_grad_out_hw, tl.int64)
     stride_xn_size = tl.cast(stride_xn_size, tl.int64)
     stride_xhw = tl.cast(stride_xhw, tl.int64)
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
     grad_scale_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
@@ -171,16 +171,16 @@ def scale_shift_backward_scale_shift_looped_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
         512,
@@ -210,7 +210,7 @@ def check_inputs(
     grad_out: torch.Tensor,
     x: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_out.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "scale_shift_backward_scale_shift: grad_out must be float16, bfloat16 or "

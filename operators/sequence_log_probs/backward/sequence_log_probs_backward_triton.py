@@ -15,7 +15,7 @@ import triton.language as tl
 
 @triton.jit
 def _exp(x):
-    # one instruction; tl.exp spends three more on results below 2**-126, which are flushed here
+    # one instruction; tl.exp takes three more for denormal results, which become 0 here
     return tl.exp2(x * 1.4426950408889634)
 
 
@@ -43,7 +43,7 @@ def sequence_log_probs_backward_kernel(
     row_mask = rows < M
     col_mask = cols < N
     mask = row_mask[:, None] & col_mask[None, :]
-    # in the dtype of M, int32 where that is enough: it divides faster
+    # the dtype of M, int32 if it suffices: faster division
     short_rows = rows.to((tl.program_id(0) + M).dtype)
     b = (short_rows // S).to(tl.int64)
     labels = tl.load(labels_ptr + rows * stride_labels_m, mask=row_mask)
@@ -103,7 +103,7 @@ def sequence_log_probs_backward_row_kernel(
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     cols = tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
-    # int32 where that is enough: it divides faster
+    # int32 suffices: faster division
     short_row = row.to(tl.int32)
     b = (short_row // S).to(tl.int64)
     labels = tl.load(labels_ptr + row * stride_labels_m)
@@ -154,9 +154,9 @@ def sequence_log_probs_backward_looped_kernel(
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_logits_n = tl.cast(stride_logits_n, tl.int64)  # cols * stride may pass 2**31
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-    # int32 where that is enough: it divides faster
+    # int32 suffices: faster division
     short_row = row.to(tl.int32)
     b = (short_row // S).to(tl.int64)
     labels = tl.load(labels_ptr + row * stride_labels_m)
@@ -189,7 +189,7 @@ def sequence_log_probs_backward_looped_kernel(
     row_max = tl.max(row_max_acc, axis=0)
     grad_per_token = grad_log_probs * (labels != 0).to(tl.float32)
 
-    # the row again
+    # next pass over the row
     denominator_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
@@ -206,7 +206,7 @@ def sequence_log_probs_backward_looped_kernel(
     denominator = tl.sum(denominator_acc, axis=0)
     grad_denominator = grad_log_denominator / denominator
 
-    # the row again, now with what it was reduced to
+    # final pass over the row, with its reduced values
     # backwards: the end of the row was read last and may still be cached
     for start in range(0, N, BLOCK_SIZE_N):
         cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
@@ -233,16 +233,16 @@ def sequence_log_probs_backward_looped_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (512, sequence_log_probs_backward_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, sequence_log_probs_backward_row_kernel, {"num_warps": 2}),
@@ -269,7 +269,7 @@ def check_inputs(
     logits: torch.Tensor,
     labels: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_log_probs.dtype != torch.float32:
         raise ValueError(
             "sequence_log_probs_backward: grad_log_probs must be float32, got "

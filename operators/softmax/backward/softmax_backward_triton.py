@@ -3,7 +3,7 @@
 
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
-A row is multiplied by the reciprocal of what divides it: at most one more rounding an
+A row is multiplied by the reciprocal of its divisor: at most one more rounding per
 element.
 An input whose dimensions cannot be merged without a copy is copied first (torch's
 reshape).
@@ -16,7 +16,7 @@ import triton.language as tl
 
 @triton.jit
 def _exp(x):
-    # one instruction; tl.exp spends three more on results below 2**-126, which are flushed here
+    # one instruction; tl.exp takes three more for denormal results, which become 0 here
     return tl.exp2(x * 1.4426950408889634)
 
 
@@ -82,7 +82,7 @@ def softmax_backward_looped_kernel(
     # cols * stride may pass 2**31
     stride_grad_out_n = tl.cast(stride_grad_out_n, tl.int64)
     stride_xn = tl.cast(stride_xn, tl.int64)
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
     row_max_acc = tl.full((BLOCK_SIZE_N,), float("-inf"), tl.float32)
@@ -98,7 +98,7 @@ def softmax_backward_looped_kernel(
         row_max_acc = tl.maximum(row_max_acc, x)
     row_max = tl.max(row_max_acc, axis=0)
 
-    # the row again
+    # next pass over the row
     denominator_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
@@ -116,7 +116,7 @@ def softmax_backward_looped_kernel(
     # ratio = grad_out / denominator
     inverse_denominator = 1.0 / denominator
 
-    # the row again
+    # next pass over the row
     row_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
@@ -140,7 +140,7 @@ def softmax_backward_looped_kernel(
         row_sum_acc += tl.where(mask, ratio * out, 0.0)
     row_sum = tl.sum(row_sum_acc, axis=0)
 
-    # the row again, now with what it was reduced to
+    # final pass over the row, with its reduced values
     # backwards: the end of the row was read last and may still be cached
     for start in range(0, N, BLOCK_SIZE_N):
         cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
@@ -165,11 +165,11 @@ def softmax_backward_looped_kernel(
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (4096, softmax_backward_kernel, {"num_warps": 2}),
     (8192, softmax_backward_kernel, {"num_warps": 4}),
@@ -187,7 +187,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(grad_out: torch.Tensor, x: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_out.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "softmax_backward: grad_out must be float16, bfloat16 or float32, got "

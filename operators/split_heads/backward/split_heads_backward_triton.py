@@ -91,7 +91,7 @@ def split_heads_backward_1d_grid_kernel(
     stride_grad_q_n = tl.cast(stride_grad_q_n, tl.int64)  # cols * stride may pass 2**31
     stride_grad_k_n = tl.cast(stride_grad_k_n, tl.int64)
     stride_grad_v_d = tl.cast(stride_grad_v_d, tl.int64)
-    # columns fastest: programs that run together write neighbouring memory
+    # columns vary fastest: programs that run together write adjacent memory
     num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
     # int64: rows * N may pass 2**31
     pid_m = (tl.program_id(0) // num_tiles_n).to(tl.int64)
@@ -133,11 +133,11 @@ def split_heads_backward_1d_grid_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
         1024,
@@ -169,7 +169,7 @@ def check_inputs(
     grad_k: torch.Tensor,
     grad_v: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "split_heads_backward: grad_q must be float16, bfloat16 or float32, got "

@@ -186,7 +186,7 @@ def triplet_margin_loss_backward_looped_kernel(
     stride_anchor_n = tl.cast(stride_anchor_n, tl.int64)  # cols * stride may pass 2**31
     stride_positive_n = tl.cast(stride_positive_n, tl.int64)
     stride_negative_n = tl.cast(stride_negative_n, tl.int64)
-    # the row does not fit in registers: walk it in blocks
+    # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     grad_loss = tl.load(grad_loss_ptr).to(tl.float32)
 
@@ -235,7 +235,7 @@ def triplet_margin_loss_backward_looped_kernel(
     # grad_negative = grad_positive_distance / negative_distance * total_2
     ratio_3 = grad_positive_distance / negative_distance
 
-    # the row again, now with what it was reduced to
+    # final pass over the row, with its reduced values
     # backwards: the end of the row was read last and may still be cached
     for start in range(0, N, BLOCK_SIZE_N):
         cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
@@ -283,16 +283,16 @@ def triplet_margin_loss_backward_looped_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
 def next_power_of_2(n: int) -> int:
-    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (512, triplet_margin_loss_backward_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, triplet_margin_loss_backward_row_kernel, {"num_warps": 2}),
@@ -320,7 +320,7 @@ def check_inputs(
     positive: torch.Tensor,
     negative: torch.Tensor,
 ) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_loss.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "triplet_margin_loss_backward: grad_loss must be float16, bfloat16 or "

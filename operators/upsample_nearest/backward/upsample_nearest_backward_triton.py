@@ -28,7 +28,7 @@ def upsample_nearest_backward_kernel(
     stride_grad_out_index_0 = tl.cast(stride_grad_out_index_0, tl.int64)
     stride_grad_out_2 = tl.cast(stride_grad_out_2, tl.int64)
     stride_grad_out_3 = tl.cast(stride_grad_out_3, tl.int64)
-    # a program has a tile of rows and columns of one plane
+    # one tile of rows and columns of one plane per program
     num_tiles_m = tl.cdiv(H, BLOCK_SIZE_M)
     plane = tl.program_id(0) // num_tiles_m
     pid_m = tl.program_id(0) % num_tiles_m
@@ -41,7 +41,7 @@ def upsample_nearest_backward_kernel(
     rows = index_0 * H + h  # int64: rows * N may pass 2**31
     row_mask = h < H
     mask = row_mask[:, None] & col_mask[None, :]
-    # neighbours belong to both parts: they are read and written together
+    # adjacent elements belong to both parts: loaded and stored together
     pairs = 2 * pid_n * BLOCK_SIZE_N + tl.arange(0, 2 * BLOCK_SIZE_N)
     pair_mask = row_mask[:, None] & (pairs < 2 * N)[None, :]
     grad_out_h = h * 2
@@ -71,11 +71,11 @@ def upsample_nearest_backward_kernel(
 
 
 def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
         128,
@@ -113,7 +113,7 @@ def pick_schedule(size: int):
 
 
 def check_inputs(grad_out: torch.Tensor) -> None:
-    """Raise ValueError, naming what came, where the inputs break the operator's contract."""
+    """Raise ValueError if the inputs violate the operator's contract."""
     if grad_out.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
             "upsample_nearest_backward: grad_out must be float16, bfloat16 or "
