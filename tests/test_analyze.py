@@ -131,7 +131,7 @@ def test_what_a_python_file_cannot_become_is_said_of_that_file(tmp_path: Path) -
     path.write_text(MADE_ON_THE_CPU)
     done = kernelgen("analyze", str(path), cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"error: {path}: unsupported: a tensor that is made on the CPU" in done.stderr
+    assert f"error: {path}: unsupported: a tensor created on the CPU" in done.stderr
 
 
 MADE_ON_THE_CPU = """

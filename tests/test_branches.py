@@ -50,7 +50,7 @@ def test_the_side_that_is_used_becomes_a_constraint(body: str) -> None:
     assert [c.text for c in spec.constraints] == [SETTLED[body]] * bool(SETTLED[body])
     graph, notes = trace(spec)
     assert [node.op for node in graph.nodes] == ["input", "mul"]
-    assert any("another thing" in note for note in notes) == bool(SETTLED[body])
+    assert any("another branch" in note for note in notes) == bool(SETTLED[body])
 
 
 def test_the_wrapper_refuses_the_other_side() -> None:
@@ -80,13 +80,13 @@ REFUSED = {
     "both": (
         BOTH_SIDES,
         BOTH,
-        "make it two specs, one with the constraint x.shape[1] > 64 and one with x.shape[1] <= 64",
+        "write two specs, one with the constraint x.shape[1] > 64 and one with x.shape[1] <= 64",
     ),
-    "made": (UNREAD, TIMED, "a test of the inputs' .shape, .ndim and numbers alone may be settled"),
+    "made": (UNREAD, TIMED, "only tests of the inputs' .shape, .ndim and numbers can be settled"),
     "changed": (
         "x = x + 1\nreturn x if x.shape[1] > 64 else -x",
         TIMED,
-        "of the inputs' .shape, .ndim and numbers alone",
+        "of the inputs' .shape, .ndim and numbers can",
     ),
     "guard": (
         "scale = x.shape[1] > 30 and 2.0 or 1.0\nreturn x * scale",
@@ -141,7 +141,7 @@ def test_what_is_timed_has_the_table_that_is_tuned() -> None:
 def test_a_guard_of_the_trace_becomes_the_constraint_that_all_shapes_meet() -> None:
     plan = lowered(spec_of(AND_OR))
     assert [c.text for c in plan.spec.constraints] == ["x.shape[1] > 64"]
-    assert any("another thing unless x.shape[1] > 64" in note for note in plan.notes)
+    assert any("another branch unless x.shape[1] > 64" in note for note in plan.notes)
     plan = lowered(spec_of(AND_OR, "performance: {shapes: [{N: 4, D: 8}]}\n"))
     assert [c.text for c in plan.spec.constraints] == ["x.shape[1] <= 64"]
 

@@ -117,7 +117,7 @@ REFUSED = {
         "return x.flip(0).cumsum(-1).flip(0)",
         "x: [A, D] T",
         "out: [A, D] T",
-        "a flip of another dimension",
+        "a flip of a dimension that is not scanned",
     ),
 }
 

@@ -111,18 +111,18 @@ REFUSED = {
     "integers selected": ("return x.int().topk(3).values", "unsupported: topk of int32 (supported: of floats)"),
     "double": ("return x.double().to(x.dtype)", "unsupported: float64 (arithmetic is done in float32)"),
     "made tensor": ("return x * torch.arange(3).sum()", "unsupported: "),
-    "chunk of any size": ("a, b = x.chunk(2, -1)\nreturn torch.cat([b, a], -1)", "does one thing where "),
+    "chunk of any size": ("a, b = x.chunk(2, -1)\nreturn torch.cat([b, a], -1)", "takes one branch where "),
     "pad": ("return F.pad(x.reshape(1, 1, -1), (2, -2), mode='replicate').view_as(x)", "unsupported: pad with mode='replicate'"),
     "constants": ("return x + torch.tanh(torch.full_like(x, 2.0)).floor().exp().digamma()", "of constants (write the result"),
     "dropout without a seed": (
         "y = x * 2\nreturn F.dropout(y, 0.1)",
-        "op.yaml:10:3: unsupported: dropout.default, which draws by torch's own state (supported: random_mask with a seed)",
+        "op.yaml:10:3: unsupported: dropout.default, which draws from torch's generator (supported: random_mask with a seed)",
     ),
-    "random numbers": ("return x * torch.rand_like(x)", "unsupported: rand_like.default, which draws by torch's own state"),
+    "random numbers": ("return x * torch.rand_like(x)", "unsupported: rand_like.default, which draws from torch's generator"),
     "a power of what float32 rounds": ("return x * 0.9 ** (x.shape[-1] // 2)", "unsupported: the number FloatPow"),
     "bools": ("return x * (x > 0).amax(-1, keepdim=True)", "unsupported: the max of booleans"),
-    "not the last": ("return x - x.mean(0, keepdim=True)", "with ... as 2 dimensions the reference does something else"),
-    "one dtype": ("return x.exp() if x.dtype == torch.float32 else x", "with T=float32 the reference does something else"),
+    "not the last": ("return x - x.mean(0, keepdim=True)", "with ... as 2 dimensions the reference computes something else"),
+    "one dtype": ("return x.exp() if x.dtype == torch.float32 else x", "with T=float32 the reference computes something else"),
 }  # fmt: skip
 
 
@@ -156,7 +156,7 @@ def test_numbers_that_an_integer_dtype_does_not_hold() -> None:
 def test_a_like_input_is_not_read() -> None:
     found = refusal("return x + b", "x: [..., D] T like; b: [D] T")
     assert "op.yaml:" in found
-    assert "unsupported: x is declared like, but its elements are read" in found
+    assert "unsupported: x is declared `like`, but its elements are read" in found
 
 
 MISTAKES = {
@@ -193,12 +193,12 @@ def test_sizes_that_the_reference_needs_equal() -> None:
 
 
 BRANCHES = {
-    "return x if x.shape[-1] == 1 else x + 1": "op.yaml:9:3: unsupported: a branch on a size (the shapes of the spec take both sides",
+    "return x if x.shape[-1] == 1 else x + 1": "op.yaml:9:3: unsupported: a branch on a size (the shapes of the spec take both branches",
     "long = x.shape[-1] > 50\nreturn x if long else x + 1": "one with the constraint x.shape[-1] > 50 and one with x.shape[-1] <= 50",
     "odd = x.numel() % 2 == 1\nreturn x * 2 if odd else x": "one with the constraint x.numel() % 2 == 1 and one with x.numel() % 2 != 1",
-    "return x / float(x.shape[-1])": "op.yaml:3:5: the reference makes a Python number of D of x",
-    "y = x\nfor i in range(x.shape[0]):\n    y = y + i\nreturn y": "the reference makes a Python number of D of x",
-    "return x / math.log(x.shape[-1])": "the reference makes a Python number of D of x",
+    "return x / float(x.shape[-1])": "op.yaml:3:5: the reference turns D of x into a Python number",
+    "y = x\nfor i in range(x.shape[0]):\n    y = y + i\nreturn y": "the reference turns D of x into a Python number",
+    "return x / math.log(x.shape[-1])": "the reference turns D of x into a Python number",
 }
 
 

@@ -17,14 +17,14 @@ from kernelgen.wrapper.checks import checks
 
 ROWS, SAME = "x: [N, D] T", "out: [N, D] T"
 INPUT = (
-    "a change of x: a reference may not change its inputs (write x.clone(), or declare the output that it becomes with "
+    "an in-place change of x: a reference may not change its inputs (write x.clone(), or declare the output that it becomes with "
     "into: x)"
 )
-VIEW = "an in-place write to a tensor of which a view is used afterwards (write to a clone())"
+VIEW = "an in-place write to a tensor whose view is used afterwards (write to a clone())"
 PART = "an in-place write to part of a tensor (write it with torch.where or torch.cat)"
-VALUE = "unsupported: a number made of a tensor's value (.item(), int() or float(); keep it a tensor)"
-BRANCH = "unsupported: a branch on the values of a tensor (torch.where chooses for every element)"
-CPU = "a tensor is made on the CPU, whatever device the inputs are on; pass device=x.device"
+VALUE = "unsupported: a Python number from a tensor's value (.item(), int() or float(); keep it a tensor)"
+BRANCH = "unsupported: a branch on the values of a tensor (use torch.where, which selects per element)"
+CPU = "a tensor is created on the CPU, whatever device the inputs are on; pass device=x.device"
 
 WRITES = {
     "input": ("x.add_(1)\nreturn x", 9, INPUT),
@@ -43,9 +43,9 @@ WRITES = {
     "read through a view": ("y = x * 2\ny.add_(y.t())\nreturn y", 10, VIEW),
     "expanded": ("y = (x * 2)[:, :1].expand(x.shape)\ny.add_(1)\nreturn y", 10, "an in-place write to an expanded tensor"),
     "out": ("y = x * 2\ntorch.add(x, y, out=y)\nreturn y", 10, "out= (give the result a name)"),
-    "added values": ("y = x * 2\ny.index_put_((x[:, 0] > 0,), x[0], accumulate=True)\nreturn y", 10, "an assignment to elements that a mask names beside other indices, or that adds"),
-    "random": ("y = x * 2\ny.normal_()\nreturn y", 10, "normal.default, which draws by torch's own state"),
-    "never written": ("y = torch.empty_like(x)\nreturn y + x", 10, "elements of torch.empty that nothing was written to"),
+    "added values": ("y = x * 2\ny.index_put_((x[:, 0] > 0,), x[0], accumulate=True)\nreturn y", 10, "an assignment to a mask combined with other indices, or with accumulate=True"),
+    "random": ("y = x * 2\ny.normal_()\nreturn y", 10, "normal.default, which draws from torch's generator"),
+    "never written": ("y = torch.empty_like(x)\nreturn y + x", 10, "elements of torch.empty that are never written"),
     "several numbers": ("y = x * 2\nz = torch.tensor([1.0] * 17)\nreturn y * z.sum()", 10, "a tensor of more than 16 numbers (make it an input with role: constant)"),
 }  # fmt: skip
 
@@ -81,16 +81,16 @@ SAID = {
     "torch": ("return torch.softmx(x, -1)", ROWS, SAME, "9:3: the reference fails: torch has no attribute 'softmx'; did you mean 'softmax'?"),
     "functional": ("return F.sofmax(x, -1)", ROWS, SAME, "torch.nn.functional has no attribute 'sofmax'; did you mean 'softmax'?"),
     "tensors": ("return x.sofmax(-1)", ROWS, SAME, "a tensor has no attribute 'sofmax'; did you mean 'softmax'?"),
-    "data": ("y = x * 2\ny.data.add_(1)\nreturn y", ROWS, SAME, "it takes a tensor whose origin a trace does not know (such as .data; write .detach())"),
+    "data": ("y = x * 2\ny.data.add_(1)\nreturn y", ROWS, SAME, "it uses a tensor that the trace cannot follow (such as .data; write .detach())"),
     "nothing near": ("return x.qqqqqqq(-1)", ROWS, SAME, "a tensor has no attribute 'qqqqqqq'"),
     "another fp8": ("return x.clamp(-3, 3).to(torch.float8_e5m2).to(x.dtype)", ROWS, SAME, "a cast to float8_e5m2 (supported: float16, bfloat16, float32 and float8_e4m3fn)"),
-    "NumPy": ("return x.numpy()", ROWS, SAME, "9:3: the reference fails: .numpy() leaves torch; a reference is made of torch's calls"),
+    "NumPy": ("return x.numpy()", ROWS, SAME, "9:3: the reference fails: .numpy() leaves torch; a reference may only call torch"),
     "zeros without a device": ("y = torch.zeros(x.shape, dtype=x.dtype)\nreturn y + x", ROWS, SAME, f"10:3: the reference fails: {CPU}"),
     "numbers without a device": ("y = torch.arange(x.shape[-1])\nreturn x * y", ROWS, SAME, CPU),
     "a sum without a device": ("y = torch.tensor(0.0)\ny += x.sum()\nreturn x * y", ROWS, SAME, CPU),
-    "a place beyond one": ("return x[:, 1]", "x: [N, C] T", "out: [N] T", "the place 1 of a dimension that has one with C = 1 (write the constraint x.shape[1] >= 2)"),
+    "a place beyond one": ("return x[:, 1]", "x: [N, C] T", "out: [N] T", "index 1 of a dimension that has one element with C = 1 (write the constraint x.shape[1] >= 2)"),
     "a number that float16 lacks": ("y = torch.tanh(x)\nreturn y.masked_fill(x > 0, -1e9)", ROWS, SAME, "10:3: unsupported: -1e+09 in float16, which torch refuses (write torch.finfo(x.dtype).min or .max, or an infinity; or leave float16 out of the dtypes)"),
-    "returned without a device": ("return torch.ones(x.shape[-1], dtype=x.dtype)", ROWS, "out: [D] T", "9:3: unsupported: a tensor that is made on the CPU"),
+    "returned without a device": ("return torch.ones(x.shape[-1], dtype=x.dtype)", ROWS, "out: [D] T", "9:3: unsupported: a tensor created on the CPU"),
 }  # fmt: skip
 
 
@@ -120,7 +120,7 @@ NO_GRADIENT = {
     "soft_margin_loss for its target; give w role: constant",
     "return F.binary_cross_entropy_with_logits(y, x, pos_weight=w, reduction='none')": "op.yaml:10:3: unsupported: "
     "torch has no gradient of binary_cross_entropy_with_logits for its pos_weight; give w role: constant",
-    "z = torch.exp(y); z += w; return z": "unsupported: backward: true where torch needs for a gradient what is overwritten",
+    "z = torch.exp(y); z += w; return z": "unsupported: backward: true, but the reference overwrites in place what torch needs",
 }
 
 
@@ -181,12 +181,12 @@ SLICES = {
 def test_a_slice_that_is_shorter_where_a_size_is_1(lines: str) -> None:
     """torch traces as if no size were 1: where it is, the kernel would read before or beyond the tensor."""
     x, out, constraint = SLICES[lines]
-    said = f"a slice that has fewer elements with D = 1 (write the constraint {constraint})"
+    said = f"a slice that is shorter with D = 1 (write the constraint {constraint})"
     assert said in refusal(f"return {lines} * 2", x, out)
 
 
 def test_a_slice_whose_end_divides_by_zero_at_a_size_of_one_is_refused_in_words() -> None:
-    with pytest.raises(SpecError, match=r"a reference that does one thing where .* and another elsewhere"):
+    with pytest.raises(SpecError, match=r"a reference that takes one branch where .* and another one elsewhere"):
         trace(spec_of("return x[: x.shape[0] // (x.shape[1] - 1), 0]", ROWS, "out: [N // (D - 1)] T"))
 
 

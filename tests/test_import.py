@@ -509,7 +509,7 @@ def test_what_the_text_cannot_say_is_written_from_a_trace(body: str, result: str
         ("return self.block(x), [x]", "19:5", "it returns a tuple with a list, not a tensor or several"),
         ("return self._act(x) if x.sum() > 0 else x", "20:9", "what it does next follows from a tensor's values"),
         ("return self._act(x) * float(x[0, 0])", "20:9", "what it does next follows from a tensor's values"),
-        ("return nn.Dropout(0.5)(self._act(x))", "20:9", "a dropout of 0.5 in training draws by torch's own state"),
+        ("return nn.Dropout(0.5)(self._act(x))", "20:9", "a dropout of 0.5 in training draws from torch's generator"),
     ],
 )
 def test_what_no_trace_can_say_is_one_line_with_its_place(body: str, place: str, message: str, tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def layout(spec: OperatorSpec, lowered: Lowered) -> Layout:
     if len(parts) > 1:
         groups = [*groups[: -len(parts)], inner]
     if found and not groups:
-        raise Unlowerable("an index into a tensor whose result has no dimensions")
+        raise Unlowerable("an index whose result has no dimensions")
     places = [e for v in lowered.values if v.op == "place" for e in expressions(v)]
     numbers = sum(e.op == "axis" or (e.op == "size" and same_size(e.size, space.axes)) for e in places)
     if len(groups) <= 1 and not inner and numbers == len(found):  # nothing but an element's number is asked, or of all
@@ -124,7 +124,7 @@ def layout(spec: OperatorSpec, lowered: Lowered) -> Layout:
     else:
         rows, columns = groups[:-1], Group(groups[-1], "N", COLS)
         if len(columns.axes) > 1 and alone & set(columns.axes):
-            raise Unlowerable("a place in one of several dimensions, or in a product, that are reduced together")
+            raise Unlowerable("the index along one of several dimensions that are reduced together")
     taken = {t.name for t in (*spec.inputs, *spec.outputs)} | {"m", "n"} | RESERVED
     named = tuple(
         Group(axes, group_name(space.axes, axes, taken), _index_name(space.axes, axes, taken)) for axes in rows
@@ -346,7 +346,7 @@ def strided_access(
     view = None
     if merged:
         if tuple(a for _, _, axes in ordered for a in axes) != flat or (rows is None and not all(dims.values())):
-            raise Unlowerable(f"{tensor.name} is read with dimensions merged and moved at once")
+            raise Unlowerable(f"{tensor.name} is read with dimensions both merged and permuted")
         view = view_name, _viewed(tensor, [dims[axes] for _, _, axes in ordered], [
             _extent(tensor, run, dims[run[2]], rows) for run in ordered
         ])  # fmt: skip

@@ -32,7 +32,7 @@ Lower = Callable[[OperatorSpec, Graph], KernelPlan]
 _EACH = ("map", "cast", "read", "view", "move")
 """Kinds of operations that read no more of anything than their result has elements."""
 _NOTHING_LEFT = "nothing left for a kernel: all of it is"
-_WAYS_OUT = "take in what is computed before or after it, write it out step by step, or say family: custom"
+_WAYS_OUT = "include what is computed before or after it, write it out step by step, or use family: custom"
 
 
 def has_calls(graph: Graph) -> bool:

@@ -50,7 +50,7 @@ def mirror(flip: Node, index: Index, space: Space) -> Index:
         match place:
             case Expr("+" | "-", (Expr("axis", _, along) as first, Expr("number") as k)) if along == inner[0]:
                 return (*index[:at], minus(first, k) if place.op == "+" else plus(first, k), *index[at + 1 :])
-    raise Unlowerable("a flip of another dimension than a scanned one", flip.statement)
+    raise Unlowerable("a flip of a dimension that is not scanned", flip.statement)
 
 
 def begun(later: int, space: Space, *, flipped: bool) -> Condition:

@@ -20,7 +20,7 @@ def folded(node: Node, args: Sequence[float | int | bool | None]) -> Value:
     Unlowerable where it is not worth knowing."""
     known = _folded(node.op, tuple(a for a in args if a is not None), node.dtype)
     if known is None:
-        raise Unlowerable(f"{node.op} of constants (write the result into the reference)", node.statement)
+        raise Unlowerable(f"{node.op} of constants (write the result as a number)", node.statement)
     return constant(node, known)
 
 

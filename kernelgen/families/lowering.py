@@ -98,7 +98,7 @@ def _lowered(
     likes = {t.name for t in spec.inputs if t.role == "like"}
     for value in lowering.values:
         if value.tensor in likes:
-            raise Unlowerable(f"{value.tensor} is declared like, but its elements are read")
+            raise Unlowerable(f"{value.tensor} is declared `like`, but its elements are read")
     variables = element_types(spec, lowering.values)
     values = tuple(replace(v, attr=variables.get(v.attr or "", v.attr)) for v in lowering.values)
     return Lowered(space, values, tuple(stored), has_reciprocals=lowering.has_reciprocals)
@@ -206,7 +206,7 @@ class Lowering:
     def iota(self, node: Node, axes: Entry) -> int:
         """The numbers of the columns."""
         if axes != self.space.inner_axes() or self.flipped:
-            raise Unlowerable("the numbers of other elements than those of a row from its beginning", node.statement)
+            raise Unlowerable("indices that are not those of a row from its start", node.statement)
         return self.add(Value("iota", (), node.dtype, frozenset(axes_of(axes)), index=(axes,)))
 
     def load(self, node: Node, index: Index) -> int:
@@ -229,7 +229,7 @@ class Lowering:
     def indexed(self, node: Node, index: Index) -> int:
         """The first operand read at expressions, and only where the conditions hold."""
         if self.flipped:
-            raise Unlowerable("elements that are moved, in one operator with a scan from the end", node.statement)
+            raise Unlowerable("moved elements in an operator with a reverse scan", node.statement)
         source, *others = node.args
         assert isinstance(source, Ref)
         values = tuple(self.operand(arg.node, index) for arg in others if isinstance(arg, Ref))
@@ -371,7 +371,7 @@ class Lowering:
         return self.add(Value(node.op, (Use(value),), node.dtype, axes, node.name, node.statement))
 
     def search(self, node: Node, index: Index) -> int:
-        raise Unlowerable("a search in a kernel of other operations than attention", node.statement)
+        raise Unlowerable("searchsorted or bucketize outside of attention", node.statement)
 
     def scan(self, node: Node, index: Index) -> int:
         source = node.args[0]
@@ -382,7 +382,7 @@ class Lowering:
             raise Unlowerable("a scan of a value that does not vary along the scanned dimension", node.statement)
         attr = REVERSE if self.flipped else None
         if any(v.op in SCANS and v.attr != attr for v in self.values):
-            raise Unlowerable("scans from both ends of the rows in one operator", node.statement)
+            raise Unlowerable("forward and reverse scans in one operator", node.statement)
         axes = self.values[value].axes
         made = self.add(Value(node.op, (Use(value),), node.dtype, axes, node.name, node.statement, attr=attr))
         if places_later(index[int(node.attrs[0])], self.space.inner_axes()):

@@ -286,7 +286,7 @@ def _body(part: Stage) -> Body:
         # merged dimensions of what lies otherwise are a copy, in which the strides of the input mean nothing
         views = {a.view for a in found.accesses if a.tensor == tensor.name and a.strides}
         if len(views) > 1 and tensor.name not in facts_of(part.spec).contiguous:
-            raise Unlowerable(f"{tensor.name} is read with dimensions merged and moved at once")
+            raise Unlowerable(f"{tensor.name} is read with dimensions both merged and permuted")
     return make_body(part.spec, lowered, part.graph.statements, found)
 
 

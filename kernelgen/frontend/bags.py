@@ -27,7 +27,7 @@ def embedding_bag(b: Builder, c: Call) -> tuple[Ref, ...]:
     if weights is not None:
         rows = b.map("mul", rows, b.view("reshape", weights, (*shape, ())))
     if mode not in (_SUM, _MEAN):
-        raise StaysCall("the greatest of bags of different lengths")
+        raise StaysCall("embedding_bag with mode='max' and bags of different lengths")
     # the bag of a place is the last that begins before it
     begins = b.view("reshape", b.convert(offsets, "int64"), (b.node(offsets).shape[0], ()))
     is_begun = b.map("le", begins, b.place(shape, ix.axis(-1)))
@@ -47,7 +47,7 @@ def segment_reduce(b: Builder, c: Call) -> Ref:
     lengths = c.kwargs.get("lengths")
     given: Ref = c.kwargs["offsets"] if lengths is None else lengths
     if c.kwargs.get("axis", 0) != 0 or c.kwargs.get("initial") is not None or b.rank(given) != 1 or how == "prod":
-        raise StaysCall("segments along another dimension, with an initial value, or multiplied")
+        raise StaysCall("segment_reduce along a dimension other than 0, with an initial value, or with reduce='prod'")
     if lengths is not None:
         ends = b.convert(lengths, "int64")
         ends = ends if c.shape[0] == () else b.scan("cumsum", ends, -1)
@@ -70,7 +70,7 @@ def segment_reduce(b: Builder, c: Call) -> Ref:
 def searched(b: Builder, sequence: Ref, values: Ref, shape: tuple[Dim, ...], *, right: bool) -> Ref:
     """How many elements of rising rows are less than a value, or no more: a NaN is above all."""
     if b.node(values).dtype != "float" or b.longest(b.node(sequence).shape[-1]) > LONGEST:
-        raise StaysCall(f"a search of integers, or in rows of more than {LONGEST} elements")
+        raise StaysCall(f"searchsorted or bucketize of integers, or in rows of more than {LONGEST} elements")
     beside = b.view("reshape", values, (*b.node(values).shape, ()))
     rows = b.node(sequence).shape
     sequence = b.view("reshape", sequence, (*rows[:-1], (), rows[-1])) if len(rows) > 1 else sequence
@@ -80,7 +80,7 @@ def searched(b: Builder, sequence: Ref, values: Ref, shape: tuple[Dim, ...], *, 
 
 def searchsorted(b: Builder, c: Call) -> Ref:
     if c.kwargs.get("sorter") is not None:
-        raise StaysCall("a search with a sorter")
+        raise StaysCall("searchsorted with a sorter")
     right = c.kwargs.get("right", False) or c.kwargs.get("side") == "right"
     return b.convert(searched(b, c.args[0], c.args[1], c.shape, right=right), c.dtype)
 

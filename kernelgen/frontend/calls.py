@@ -68,7 +68,7 @@ def torch_call(b: Builder, node: Any, call: Call) -> Result:
     if call.dtype != "float":
         raise Refused(f"{function} of integers")
     if function == "torch.einsum" and "..." in call.args[0]:
-        raise Refused("torch.einsum with ... in its equation")
+        raise Refused("torch.einsum with an ellipsis in its equation")
     tensors_read = [found for source in node.all_input_nodes if isinstance(found := source.meta["val"], torch.Tensor)]
     dtypes = {str(found.dtype).removeprefix("torch.") for found in tensors_read} - {"bool"}
     dtypes -= {"int32"} if function == GROUPED else set()  # where groups end

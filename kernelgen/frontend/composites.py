@@ -130,7 +130,7 @@ def rrelu(b: Builder, c: Call) -> Ref:
     """Outside of training, with the middle of the range of slopes."""
     if c.get(3, "training", False):
         raise Refused(
-            "rrelu.default in training, which draws by torch's own state (supported: random_mask with a seed)"
+            "rrelu.default in training, which draws from torch's generator (supported: random_mask with a seed)"
         )
     slope = (float(c.get(1, "lower", 1 / 8)) + float(c.get(2, "upper", 1 / 3))) / 2
     return leaky_relu(b, replace(c, args=(c.args[0], slope), kwargs={}))

@@ -24,7 +24,7 @@ def check_device(node: Any) -> None:
     """Refuse a tensor that would lie on the CPU beside inputs on a GPU: torch takes no more than single numbers."""
     value = node.meta["val"]
     if not isinstance(value, list | tuple) and value.device.type == "cpu" and value.ndim:
-        raise Refused("a tensor that is made on the CPU, whatever device the inputs are on (pass device=x.device)")
+        raise Refused("a tensor created on the CPU, whatever device the inputs are on (pass device=x.device)")
 
 
 _FILLS = ("full", "full_like", "new_full", "fill", "masked_fill", "constant_pad_nd", "index_fill", "scatter")
@@ -75,7 +75,7 @@ def _linspace(b: Builder, c: Call) -> Ref:
     """From the nearer end, as torch does."""
     start, end, steps = c.args[:3]
     if not all(isinstance(v, int | float) for v in (start, end)) or not isinstance(steps, int) or c.dtype != "float":
-        raise Refused("linspace between others than numbers, or with a size as its number of steps")
+        raise Refused("linspace with limits that are not numbers, or with a size as its number of steps")
     if steps < 2:
         return number(b, start, c.shape, c.dtype)
     step, counted = (end - start) / (steps - 1), b.place(c.shape, ix.axis(-1))

@@ -36,7 +36,7 @@ def convolution(function: str, call: Call, shapes: Sequence[tuple[Dim, ...]]) ->
     if len(given) != rank + 2 or None in window or not strides or not dilation or not isinstance(groups, int):
         return None
     if min(dilation, default=1) < 1:
-        raise Refused(f"{function} with dilation={dilation}, of which torch wants at least 1")
+        raise Refused(f"{function} with dilation={dilation} (must be at least 1)")
     if groups > 1 and not all(_parts(dim, groups) for dim in (given[1], weight[0])):
         return None
     reach = [d * (size - 1) for d, size in zip(dilation, window, strict=True) if size is not None]
@@ -49,7 +49,7 @@ def convolution(function: str, call: Call, shapes: Sequence[tuple[Dim, ...]]) ->
     if transposed:
         behind = _each(call.get(5, "output_padding", 0), rank)
         if any(rest >= max(s, d) for rest, s, d in zip(behind, strides, dilation, strict=False)):
-            raise Refused(f"{function} with output_padding={behind}, of which torch wants less than stride or dilation")
+            raise Refused(f"{function} with output_padding={behind} (must be less than stride or dilation)")
     if not (before and behind) and rank:
         return None
     return Convolution(tuple(strides), tuple(before), tuple(behind), tuple(dilation), groups, transposed)

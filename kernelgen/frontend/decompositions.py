@@ -64,7 +64,7 @@ def _valued(hearing: _Hearing, result: Any) -> Result:
         return hearing.value(result)
     if isinstance(result, list | tuple) and all(isinstance(r, torch.Tensor) for r in result):
         return tuple(hearing.value(r) for r in result)
-    raise Refused("a result that is no tensor")
+    raise Refused("a result that is not a tensor")
 
 
 def _mode_of(tensors: list[torch.Tensor]) -> Any:
@@ -156,7 +156,7 @@ class _Hearing(TorchDispatchMode):
 
     def value(self, tensor: torch.Tensor) -> Ref:
         if id(tensor) not in self.values:
-            raise Refused("a tensor that a decomposition makes itself")
+            raise Refused("a tensor created in a decomposition")
         found = self.values[id(tensor)]
         assert isinstance(found, Ref)
         return found

@@ -197,7 +197,7 @@ def round_to(b: Builder, c: Call) -> Ref:
     x, decimals = c.args[0], c.kwargs.get("decimals", 0)
     if c.dtype != "float":
         if decimals:
-            raise Refused("integers rounded to decimals")
+            raise Refused("round of integers with decimals")
         return x  # type: ignore[no-any-return]
     if not decimals:
         return b.map("rint", x)
@@ -215,7 +215,7 @@ def dropout(name: str) -> Rule:
 
     def rule(b: Builder, c: Call) -> Ref:
         if c.get(2, "train", True) and c.args[1] != 0:
-            raise Refused(f"{name}.default, which draws by torch's own state (supported: random_mask with a seed)")
+            raise Refused(f"{name}.default, which draws from torch's generator (supported: random_mask with a seed)")
         return c.args[0]  # type: ignore[no-any-return]
 
     return rule

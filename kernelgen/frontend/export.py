@@ -223,13 +223,13 @@ def symbols_of(spec: OperatorSpec, exported: Any, leading: int) -> dict[Any, Ato
                 raise at_place(
                     spec,
                     tensor.place,
-                    f"the reference takes {entry} of {tensor.name} to be {size}; declare that number",
+                    f"the reference needs {entry} of {tensor.name} to be {size}: declare that number",
                 )
             if size.node.expr.is_number:
                 raise at_place(
                     spec,
                     tensor.place,
-                    f"the reference makes a Python number of {entry} of {tensor.name} (by float(), range() or the "
+                    f"the reference turns {entry} of {tensor.name} into a Python number (by float(), range() or the "
                     "like), and one kernel serves all sizes: compute with the size itself, or declare a number",
                 )
             known = names.setdefault(size.node.expr, entry)
@@ -260,9 +260,9 @@ def failing_guards(spec: OperatorSpec, exported: Any, names: dict[Any, Atom]) ->
 def refuse_guard(spec: OperatorSpec, condition: Any, names: dict[Any, Atom]) -> Any:
     """Refuse a reference whose trace holds only for some sizes and means something else for the others."""
     shown = named(str(condition), names)
-    message = f"a reference that does one thing where {shown} and another elsewhere"
+    message = f"a reference that takes one branch where {shown} and another one elsewhere"
     said = _as_constraint(spec, condition, names)
-    advice = f" (if that is the side that is used, write the constraint {said})" if said else ""
+    advice = f" (if only that branch is used, write the constraint {said})" if said else ""
     found = GuardError(list(unsupported(spec, None, message + (even_hint(shown) or advice)).mistakes))
     found.condition = said
     raise found

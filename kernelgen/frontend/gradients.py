@@ -29,7 +29,9 @@ def check_differentiable(spec: OperatorSpec) -> None:
         named = f"; give {blamed[0]} role: constant" if blamed else "; give that input role: constant"
         raise unsupported(spec, line, f"torch has no gradient of {found[1]} for its {found[2]}{named}")
     if "modified by an inplace operation" in str(error):
-        raise unsupported(spec, line, "backward: true where torch needs for a gradient what is overwritten in place")
+        raise unsupported(
+            spec, line, "backward: true, but the reference overwrites in place what torch needs for a gradient"
+        )
 
 
 def _error(spec: OperatorSpec, reference: Reference, case: Case, wanted: list[str]) -> Exception | None:

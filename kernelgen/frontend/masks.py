@@ -19,7 +19,7 @@ def random_mask(b: Builder, c: Call) -> Ref:
     """`random_mask(seed, shape, probability)`: one word of random bits an element, by its place in the shape."""
     seed, probability = c.args[0], c.args[2]
     if b.node(seed).shape or b.node(seed).dtype != "int64":
-        raise Refused("random_mask with a seed that is no zero-dimensional int64 tensor")
+        raise Refused("random_mask with a seed that is not a zero-dimensional int64 tensor")
     inside = isinstance(probability, int | float) and 0 < probability < 1
     if not inside or not 0 < threshold(probability) < 2**32:
         raise Refused(f"random_mask with a probability of {probability} (supported: numbers between 0 and 1)")

@@ -14,7 +14,7 @@ from kernelgen.spec.model import OperatorSpec
 from kernelgen.spec.nearest import hint
 
 SIZED_BY_VALUES = "a result whose size depends on values (return one of a fixed size and a mask)"
-FROM_VALUE = "a number made of a tensor's value (.item(), int() or float(); keep it a tensor)"
+FROM_VALUE = "a Python number from a tensor's value (.item(), int() or float(); keep it a tensor)"
 
 
 def at_place(spec: OperatorSpec, place: Any, message: str) -> SpecError:
@@ -62,17 +62,19 @@ def failed(spec: OperatorSpec, reference: Reference, error: BaseException, symbo
     if dependent and re.fullmatch(r"\w+", dependent[1]):
         return unsupported(spec, line, FROM_VALUE)
     if dependent:
-        return unsupported(spec, line, "a branch on the values of a tensor (torch.where chooses for every element)")
+        return unsupported(
+            spec, line, "a branch on the values of a tensor (use torch.where, which selects per element)"
+        )
     if re.search(r"different devices|not on the expected device|to wrong device", said):
-        said = "a tensor is made on the CPU, whatever device the inputs are on; pass device=x.device"
+        said = "a tensor is created on the CPU, whatever device the inputs are on; pass device=x.device"
     if "not linked with support for" in said or "No CUDA GPUs" in said or "NVIDIA driver" in said:
-        said = "it names a device; a reference computes where its inputs are: leave .cuda() and .to(device) out"
+        said = "it names a device; a reference runs on the device of its inputs: remove .cuda() and .to(device)"
     if "not supported for tensor subclasses" in said:
-        said = f"{said.split()[0]} leaves torch; a reference is made of torch's calls"
+        said = f"{said.split()[0]} leaves torch; a reference may only call torch"
     if "must divide the number of heads" in said:
-        said = "the shapes do not show that heads of keys divide those of queries; write these as 4 * H, or as numbers"
+        said = "the shapes do not show that key heads divide query heads; write the latter as 4 * H, or both as numbers"
     if "a fake tensor in the exported program" in said:
-        said = "it takes a tensor whose origin a trace does not know (such as .data; write .detach())"
+        said = "it uses a tensor that the trace cannot follow (such as .data; write .detach())"
     if said.count(")") > said.count("("):  # torch opens with what is cut off here
         said = said.removesuffix(")")
     unknown = re.search(r"(?:module '([\w.]+)'|'FakeTensor' object) has no attribute '(\w+)'", said)

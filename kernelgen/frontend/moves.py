@@ -142,7 +142,7 @@ def movedim(b: Builder, c: Call) -> Ref:
 def _counted(shift: Any) -> Expr:
     """A shift as an expression that is not negative."""
     if isinstance(shift, SizeOf) and any("-" in atom for atom in shift.dim if isinstance(atom, str)):
-        raise Refused("roll by a number of elements that may be negative")
+        raise Refused("roll by a size that may be negative")
     return place(shift)
 
 
@@ -223,7 +223,7 @@ def _continued(b: Builder, c: Call, mode: str) -> Ref:
     if any(not isinstance(size, int) for size in c.args[1]):
         raise Refused(f"pad by a size with mode={mode!r}")
     if any(size < 0 for size in c.args[1]):
-        raise Refused(f"pad with mode={mode!r} (supported: constant; others that do not crop)")
+        raise Refused(f"pad with mode={mode!r} (supported: constant; other modes unless they crop)")
     places = axes(len(shape))
     values: list[Ref] = []
     for i, size in enumerate(before):
@@ -296,7 +296,7 @@ def _beside(flat: Rule, dim: int) -> Rule:
 
     def rule(b: Builder, c: Call) -> Result:
         if len({b.rank(x) for x in c.args[0]}) > 1 or not b.rank(c.args[0][0]):
-            raise Refused("a join of tensors of different numbers of dimensions, or of none")
+            raise Refused("cat or stack of tensors with different numbers of dimensions, or with none")
         if b.rank(c.args[0][0]) == 1:
             return flat(b, replace(c, args=(c.args[0], dim)))
         return cat(b, replace(c, args=(c.args[0], dim)))
@@ -346,7 +346,7 @@ def triangle(*, upper: bool) -> Rule:
 def arange(b: Builder, c: Call) -> Ref:
     start, step = (c.args[0], c.get(2, "step", 1)) if len(c.args) > 1 else (0, 1)
     if not isinstance(step, int | SizeOf) or not isinstance(start, int | SizeOf):
-        raise Refused("arange of fractions")
+        raise Refused("arange with fractional limits or steps")
     counted = ix.plus(ix.times(ix.axis(-1), place(step)), place(start))
     result = b.place(c.shape, counted)
     return b.convert(result, c.dtype)
@@ -369,7 +369,7 @@ def trace(b: Builder, c: Call) -> Ref:
     rows, columns = b.node(x).shape
     whole = all(isinstance(a, int) for a in (*rows, *columns))
     if not whole and not same_size(rows, columns):
-        raise Refused("the trace of a matrix that is not declared as square")
+        raise Refused("trace of a matrix that the spec does not declare square")
     length = min(rows, columns, key=lambda d: math.prod(a for a in d if isinstance(a, int))) if whole else rows
     on_diagonal = b.index(x, (length,), (ix.axis(-1), ix.axis(-1)))
     return b.view("reshape", b.reduce("sum", b.convert(on_diagonal, c.dtype), (-1,)), ())

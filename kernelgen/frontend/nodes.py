@@ -50,7 +50,7 @@ def lower_node(
         check_slice(spec, node, symbols)
         if is_unset(node):
             if any(writes.is_by_index(user) or writes.is_part(user) for user in node.users):
-                b.note("what torch.empty made and nothing is written to is 0, which torch leaves open")
+                b.note("elements of torch.empty that are never written are 0, which torch leaves unspecified")
                 values[node] = b.full(converted(0, kind(meta.dtype)), dims(meta.shape, symbols), kind(meta.dtype))
             return
         overwrites = False
@@ -62,7 +62,7 @@ def lower_node(
             overwrites = writes.functional(node).split(".")[1] in writes.OVERWRITES
         first = meta[0] if isinstance(meta, list | tuple) else meta
         if first.dtype.is_complex:
-            raise Refused("complex numbers (compute with the real and the imaginary parts as tensors of their own)")
+            raise Refused("complex numbers (use separate tensors for real and imaginary parts)")
         check_fill(spec, node, first.dtype)
         shape, dtype = dims(first.shape, symbols), str(first.dtype).removeprefix("torch.")
         shapes = tuple(dims(m.shape, symbols) for m in meta) if isinstance(meta, list | tuple) else ()
@@ -110,7 +110,7 @@ def _result(
         except TypeError:
             if not b.numbers:
                 raise
-            said = f"{name.removeprefix('aten.')} of a number that a call gives (write the formula of it)"
+            said = f"{name.removeprefix('aten.')} of a number that is an input (write out its formula)"
             raise Refused(said) from None
     if name in FUNCTIONS:
         in_memory(b, node, values)
@@ -174,7 +174,7 @@ def _unknown(name: str) -> str:
     """An operation that has no rule, with those that are called nearly like it."""
     plain, known = name.split(".")[1], supported()
     if plain in _DRAWN:
-        return f"{name.removeprefix('aten.')}, which draws by torch's own state (supported: random_mask with a seed)"
+        return f"{name.removeprefix('aten.')}, which draws from torch's generator (supported: random_mask with a seed)"
     near = difflib.get_close_matches(plain.strip("_"), known, n=3, cutoff=0.75)
     named = f"the nearest: {', '.join(near)}; " if near else ""
     return f"{name.removeprefix('aten.')} (supported: {named}`kernelgen docs spec` lists all {len(known)})"
@@ -194,12 +194,12 @@ def _size_value(b: Builder, meta: Any, symbols: dict[Any, Atom]) -> Any:
 def _argument(value: Any, values: dict[Any, Any]) -> Any:
     if hasattr(value, "op") and hasattr(value, "meta"):
         if value not in values:
-            raise Refused("elements of torch.empty that nothing was written to")
+            raise Refused("elements of torch.empty that are never written")
         result = values[value]
         if re.search(r"\b(u|zuf)\d", str(result)) and not isinstance(result, Ref):
             raise Refused(FROM_VALUE)
         if isinstance(result, tuple):
-            raise Refused("a value that is several tensors")
+            raise Refused("a value that is a list of tensors")
         return result
     if isinstance(value, list | tuple):
         return [_argument(v, values) for v in value]

@@ -77,14 +77,14 @@ def instance_norm(b: Builder, c: Call) -> Ref:
     x = as_float(b, c.args[0])
     weight, bias, mean, variance, own = c.args[1:6]
     if not own:
-        raise Refused("instance_norm with given statistics")
+        raise Refused("instance_norm with running statistics")
     _refuse_running(mean, variance)
     return _channel_affine(b, _normalized(b, x, tuple(range(2 - b.rank(x), 0)), float(c.args[7])), weight, bias)
 
 
 def _refuse_running(mean: Ref | None, variance: Ref | None) -> None:
     if mean is not None or variance is not None:
-        raise Refused("running statistics, which would be changed in place (pass None)")
+        raise Refused("running statistics, which torch updates in place (pass None)")
 
 
 def group_norm(b: Builder, c: Call) -> Ref:
@@ -93,7 +93,9 @@ def group_norm(b: Builder, c: Call) -> Ref:
     count = math.prod(a for a in channels if isinstance(a, int))
     if count % groups:
         wanted = " * ".join(str(a) for a in (groups, *(a for a in channels if isinstance(a, str))))
-        raise Refused(f"{groups} groups of channels that are not declared as a multiple of it, such as {wanted}")
+        raise Refused(
+            f"{groups} groups, but the spec does not declare the channels as a multiple of that, such as {wanted}"
+        )
     each: Dim = (*([count // groups] if count > groups else []), *(a for a in channels if isinstance(a, str)))
     grouped = b.view("reshape", x, (batch, (groups,) if groups > 1 else (), each, *image))
     normalized = _normalized(b, grouped, tuple(range(2 - b.rank(grouped), 0)), c.get(4, "eps", 1e-5))

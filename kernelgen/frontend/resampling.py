@@ -45,7 +45,7 @@ def between(rank: int, taps: Callable[..., tuple[Tap, ...]]) -> Rule:
         x, aligned, factors = c.args[0], c.args[2], c.get(3, "scale_factors")
         shape = b.node(x).shape
         if b.node(x).dtype != "float":
-            raise Refused("resizing of integers between neighbours")
+            raise Refused("interpolation of integers")
         found = []
         for dim in range(-rank, 0):
             own, made = shape[dim], c.shape[dim]

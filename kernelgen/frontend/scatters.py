@@ -179,7 +179,7 @@ def put_at(b: Builder, x: Ref, used: list[tuple[int, Ref]], values: Ref, *, adds
     shape = b.node(x).shape
     first, count = used[0][0], len(used)
     if [d for d, _ in used] != list(range(first, first + count)):
-        raise Refused("an assignment to indices with whole dimensions between them")
+        raise Refused("an assignment to indices with slices between them")
     together = max((b.node(i).shape for _, i in used), key=len)
     if any(b.node(i).shape not in (together, ()) for _, i in used):
         raise Refused("an assignment to indices of different shapes")
@@ -214,7 +214,7 @@ def put(b: Builder, c: Call) -> Ref:
 def scatter_with(b: Builder, c: Call) -> Ref:
     x, dim, index, source = c.args[:4]
     if c.get(4, "reduce") != "add":
-        raise StaysCall("a product of what is scattered")
+        raise StaysCall("scatter with reduce='multiply'")
     if not isinstance(source, Ref):
         source = b.full(source, b.node(index).shape, c.dtype)
     return _scattered(b, "scatter_add", x, dim, index, source)
@@ -268,7 +268,7 @@ def reduced(b: Builder, x: Ref, dim: int, index: Ref, source: Ref, how: str, *, 
     """What all elements that name a place come to; `includes`: together with what is there."""
     shape, dtype = b.node(x).shape, b.node(x).dtype
     if how == "prod":
-        raise StaysCall("a product of what is scattered")
+        raise StaysCall("scatter_reduce with reduce='prod'")
     if how == "sum" and includes:
         return _scattered(b, "scatter_add", x, dim, index, source)
     if how in ("sum", "mean"):
@@ -278,12 +278,12 @@ def reduced(b: Builder, x: Ref, dim: int, index: Ref, source: Ref, how: str, *, 
         if how == "sum":
             return b.map("where", b.map("gt", count, 0), total, x, dtype=dtype)
         if dtype != "float":
-            raise StaysCall("a mean of integers")
+            raise StaysCall("scatter_reduce with reduce='mean' of integers")
         if includes:
             return b.map("div", b.map("add", x, total), b.map("add", count, 1))
         return b.map("where", b.map("gt", count, 0), b.map("div", total, b.map("maximum", count, 1)), x, dtype=dtype)
     if dtype == "int64":
-        raise StaysCall("the greatest of what is scattered of int64")
+        raise StaysCall("scatter_reduce with reduce='amax' or 'amin' of int64")
     # the greatest of integers in the order of the elements, above zero; the least is the greatest in the other order
     key = b.map("ordered", b.map("neg", source) if how == "min" else source) if dtype == "float" else source
     key = b.convert(key, "int64")

@@ -14,12 +14,12 @@ def check_branches(spec: OperatorSpec) -> None:
     for branch in branches(spec):
         if (branch.line, branch.column) in known:
             continue
-        why = "one kernel serves all sizes; a test of the inputs' .shape, .ndim and numbers alone may be settled"
+        why = "one kernel serves all sizes; only tests of the inputs' .shape, .ndim and numbers can be settled"
         if branch.text is not None:
             opposite = failing(Constraint(branch.text))
             why = (
-                f"the shapes of the spec take both sides: make it two specs, one with the constraint {branch.text} "
-                f"and one with {opposite}, or list shapes of one side alone"
+                f"the shapes of the spec take both branches: write two specs, one with the constraint {branch.text} "
+                f"and one with {opposite}, or list only shapes of one branch"
             )
         raise unsupported(spec, branch.line, f"a branch on a size ({why})")
 
@@ -27,7 +27,7 @@ def check_branches(spec: OperatorSpec) -> None:
 def side_notes(spec: OperatorSpec) -> tuple[str, ...]:
     """What a reviewer should know of the sides that became constraints."""
     return tuple(
-        f"the reference does another thing unless {side.constraint}, which no shape of the spec needs: other inputs "
+        f"the reference takes another branch unless {side.constraint}, which all shapes of the spec meet: other inputs "
         "are refused"
         for side in spec.sides
         if side.constraint

@@ -16,9 +16,9 @@ def in_order(b: Builder, x: Ref, dim: int, *, falls: bool) -> tuple[Ref, Ref]:
     """The elements along a dimension in order, equal ones as they stand, and their places."""
     shape, way = b.node(x).shape, "falling" if falls else "rising"
     if b.node(x).dtype != "float" or not shape or shape[dim] == ():
-        raise StaysCall("sorting of integers, or of one element")
+        raise StaysCall("sort of integers, or of one element")
     if b.longest(shape[dim]) > LONGEST:
-        raise StaysCall(f"sorting of rows of more than {LONGEST} elements")
+        raise StaysCall(f"sort of rows of more than {LONGEST} elements")
     last = dim % len(shape) == len(shape) - 1
     order = [*(d for d in range(len(shape)) if d != dim % len(shape)), dim % len(shape)]
     if not last:
@@ -56,7 +56,7 @@ def _nth(b: Builder, ordered: tuple[Ref, Ref], dim: int, place: ix.Expr, *, keep
 def kthvalue(b: Builder, c: Call) -> tuple[Ref, Ref]:
     k, dim = c.args[1], c.get(2, "dim", -1)
     if not isinstance(k, int):
-        raise StaysCall("kthvalue of a size")
+        raise StaysCall("kthvalue with k from a size")
     ordered = in_order(b, c.args[0], dim, falls=False)
     return _nth(b, ordered, dim, ix.number(k - 1), keeps=c.get(3, "keepdim", False))
 

@@ -33,7 +33,7 @@ def check_slice(spec: OperatorSpec, node: Any, symbols: Mapping[Any, Atom]) -> N
             small = [name for name, value in sizes.items() if value == 1]
             enough = (n for n in range(2, _LARGE) if _fits(traced, names, {**sizes, small[0]: n}))
             raise _short(
-                f"a slice that has fewer elements with {' and '.join(f'{n} = 1' for n in small)}",
+                f"a slice that is shorter with {' and '.join(f'{n} = 1' for n in small)}",
                 _least(spec, small[0], next(enough)) if len(known) == 1 else "",
             )
 
@@ -48,7 +48,9 @@ def _check_select(spec: OperatorSpec, node: Any, symbols: Mapping[Any, Atom]) ->
     sizes: dict[str, SizeValue] = {str(name): _LARGE for name in symbols.values()}
     sizes |= {ELLIPSIS: (3,), names[0]: 1}
     if admits(spec, tuple(sizes.items())):
-        raise _short(f"the place {place} of a dimension that has one with {names[0]} = 1", _least(spec, names[0], 2))
+        raise _short(
+            f"index {place} of a dimension that has one element with {names[0]} = 1", _least(spec, names[0], 2)
+        )
 
 
 def _fits(traced: tuple[Any, ...], names: Mapping[Any, str], sizes: Mapping[str, Any]) -> bool:

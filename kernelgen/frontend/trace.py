@@ -109,7 +109,7 @@ def _trace_again(
         raise type(error)(found) from None
     limited = with_limits(first, again, (usual, binding))
     if not limited[1].agrees(limited[0]):
-        raise unsupported(spec, None, f"{when} the reference does something else than otherwise{way_out}")
+        raise unsupported(spec, None, f"{when} the reference computes something else than in other cases{way_out}")
     return again
 
 
@@ -161,7 +161,7 @@ def _trace_at(
     made = [n for n in exported.graph.nodes if n.op == "placeholder"][: -len(spec.inputs)]
     if made:
         lines = [line_of(reference, user) for user in made[0].users]
-        raise unsupported(spec, next(iter(lines), None), "a tensor that the reference makes itself")
+        raise unsupported(spec, next(iter(lines), None), "a tensor constant that the reference creates")
     cases = [{k: v for k, v in c.sizes if isinstance(v, int)} for c in (*spec.accuracy, *spec.performance)]
     builder = Builder(elastic=any(ELLIPSIS in t.shape for t in spec.inputs), sizes=cases)
     symbols = symbols_of(spec, exported, leading)

@@ -93,7 +93,7 @@ def _reduced(
 
 def _floats(b: Builder, x: Ref) -> None:
     if b.node(x).dtype != "float":
-        raise Refused("a window over integers")
+        raise Refused("a pool of integers")
 
 
 def max_pool(rank: int) -> Rule:
@@ -166,7 +166,7 @@ def adaptive(rank: int, op: str) -> Rule:
         for size, dim in zip(wanted, shape[-rank:], strict=True):
             length = math.prod(a for a in dim if isinstance(a, int))
             if not isinstance(size, int) or any(isinstance(a, str) for a in dim):
-                raise StaysCall("an adaptive pool to or from a size that is no number")
+                raise StaysCall("an adaptive pool whose input or output size is not a number")
             kernel.append(length // size if length % size == 0 else 0)
         if 0 in kernel:
             return _of_uneven(b, c, rank, op)
@@ -188,7 +188,7 @@ def _of_uneven(b: Builder, c: Call, rank: int, op: str) -> Result:
         ends.append(ix.quotient(ix.plus(begin, ix.number(length + count - 1)), ix.number(count)))
         widths.append(max(-(-(j + 1) * length // count) - j * length // count for j in range(count)))
     if math.prod(widths) > _MOST_TAPS:
-        raise StaysCall("an adaptive pool of large windows that differ")
+        raise StaysCall("an adaptive pool with large windows of different sizes")
     found, best, place = None, None, None
     for offsets in itertools.product(*map(range, widths)):
         at = [ix.plus(start, ix.number(o)) for start, o in zip(starts, offsets, strict=True)]
@@ -298,7 +298,7 @@ def fold(b: Builder, c: Call) -> Ref:
     kernel, dilation, padding, stride = (_sizes(c.args[i], 2) for i in range(2, 6))
     reach = [range(-(-size // step)) for size, step in zip(kernel, stride, strict=True)]
     if dilation != [1, 1] or math.prod(map(len, reach)) > _MOST_TAPS:
-        raise StaysCall("fold with dilation, or of windows of which too many overlap")
+        raise StaysCall("fold with dilation, or with too many overlapping windows")
     plane = c.shape[-2:]
     counts = [_windows(plane[i], kernel[i], 1, padding[i], stride[i]) for i in range(2)]
     total: Ref | None = None

@@ -75,7 +75,7 @@ def check_write(node: Any, spec: OperatorSpec) -> None:
     for given, found in zip(spec.inputs, inputs, strict=False):
         if found in shared and given.name not in spec.written:
             way_out = f"write {given.name}.clone(), or declare the output that it becomes with into: {given.name}"
-            raise Refused(f"a change of {given.name}: a reference may not change its inputs ({way_out})")
+            raise Refused(f"an in-place change of {given.name}: a reference may not change its inputs ({way_out})")
     value = target.meta["val"]
     steps = zip(value.shape, value.stride(), strict=True)
     if any(type(step) is int and step == 0 and not (type(size) is int and size == 1) for size, step in steps):
@@ -87,7 +87,7 @@ def check_write(node: Any, spec: OperatorSpec) -> None:
         return
     if _is_part(target, memory):
         raise Refused("an in-place write to part of a tensor (write it with torch.where or torch.cat)")
-    raise Refused("an in-place write to a tensor of which a view is used afterwards (write to a clone())")
+    raise Refused("an in-place write to a tensor whose view is used afterwards (write to a clone())")
 
 
 _PLACED: dict[str, Callable[[Builder, Call, Ref, Ref], Ref]] = {
@@ -211,7 +211,7 @@ def _put(b: Builder, c: Call) -> Ref:
     if all(b.node(i).dtype != "bool" for _, i in used):
         return put_at(b, x, [(d, from_end(b, c, i, x, d)) for d, i in used], value, adds=c.get(3, "accumulate", False))
     if len(places) != 1 or c.get(3, "accumulate", False):
-        raise Refused("an assignment to elements that a mask names beside other indices, or that adds")
+        raise Refused("an assignment to a mask combined with other indices, or with accumulate=True")
     mask = b.node(places[0]).shape
     chosen = b.view("reshape", places[0], (*mask, *((),) * (len(shape) - len(mask))))
     values, rest = b.node(value).shape, shape[len(mask) :]

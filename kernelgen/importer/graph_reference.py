@@ -95,14 +95,14 @@ class _Writer:
             if name in ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"):
                 if node.args[1] and node.args[2]:
                     raise self._mistake(
-                        node, f"a dropout of {node.args[1]} in training draws by torch's own state: import the module "
-                        "in evaluation (.eval()), with p=0, or with the mask as an argument"
+                        node, f"a dropout of {node.args[1]} in training draws from torch's generator: import the "
+                        "module in evaluation (.eval()), with p=0, or with the mask as an argument"
                     )  # fmt: skip
                 self.same[node] = node.args[0]
             elif name in RECURRENT and node.args[5] and node.args[6]:
                 raise self._mistake(
-                    node, f"a dropout of {node.args[5]} between the layers of {name} in training draws by torch's own "
-                    "state: import the module in evaluation (.eval()) or with dropout=0"
+                    node, f"a dropout of {node.args[5]} between the layers of {name} in training draws from torch's "
+                    "generator: import the module in evaluation (.eval()) or with dropout=0"
                 )  # fmt: skip
             elif (
                 name in _SAME or is_whole(node) or (name == "to" and self._real(node.args[0]) in self.traced.constants)
@@ -114,7 +114,8 @@ class _Writer:
                 self.drawn.append(node)
             elif name in _DRAWN:
                 raise self._mistake(
-                    node, f"{name} draws by torch's own state: make what is drawn an argument, or use a mask and a seed"
+                    node, f"{name} draws from torch's generator: pass the random numbers as an argument, or use "
+                    "a mask and a seed"
                 )  # fmt: skip
             elif self._is_new_state(node, position):
                 self.same[node] = self.same[self.root[node]] = node.args[1]

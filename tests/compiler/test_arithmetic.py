@@ -207,7 +207,7 @@ def test_a_gradient_is_torchs(code: str) -> None:
     [
         ("x // 3", "the gradient of floor, which is zero wherever it exists"),
         ("torch.heaviside(x, x)", "no float output depends on a float input"),
-        ("F.dropout(x, 0.1)", "dropout.default, which draws by torch's own state"),
+        ("F.dropout(x, 0.1)", "dropout.default, which draws from torch's generator"),
         ("torch.nan_to_num(x)", "nan_to_num without posinf and neginf, which then depend on the dtype"),
     ],
 )

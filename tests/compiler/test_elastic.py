@@ -53,9 +53,9 @@ def refused(reference: str, *constraints: str, out: str = X) -> str:
 
 
 def test_what_differs_with_their_number_is_refused() -> None:
-    assert "with ... as 2 dimensions the reference does something else" in refused("x.softmax(-1)")
-    assert "with ... as 2 dimensions the reference does something else" in refused("x / x.shape[2]", "x.ndim >= 3")
-    assert "with ... as 2 dimensions the reference does something else" in refused("x / x.shape[-1]", "x.ndim >= 3")
+    assert "with ... as 2 dimensions the reference computes something else" in refused("x.softmax(-1)")
+    assert "with ... as 2 dimensions the reference computes something else" in refused("x / x.shape[2]", "x.ndim >= 3")
+    assert "with ... as 2 dimensions the reference computes something else" in refused("x / x.shape[-1]", "x.ndim >= 3")
     assert "write the constraint x.ndim >= 3" in refused("x.flatten(2).sum(-1)", out="N C")
 
 

@@ -57,8 +57,8 @@ def test_a_mask_does_not_depend_on_what_follows_and_has_its_probability() -> Non
 @pytest.mark.parametrize(
     ("seed", "probability", "message"),
     [
-        (": int32", "0.5", "a seed that is no zero-dimensional int64 tensor"),
-        ("1: int64", "0.5", "a seed that is no zero-dimensional int64 tensor"),
+        (": int32", "0.5", "a seed that is not a zero-dimensional int64 tensor"),
+        ("1: int64", "0.5", "a seed that is not a zero-dimensional int64 tensor"),
         (": int64", "1.0", "a probability of 1.0"),
         (": int64", "0", "a probability of 0"),
         (": int64", "float('nan')", "a probability of nan"),

@@ -229,7 +229,7 @@ def test_dimensions_are_joined_in_the_order_of_memory(name: str) -> None:
 
 def test_what_is_refused_is_the_part_that_no_family_takes() -> None:
     found = three("y = x.flip(0).cumsum(1)\nreturn y - y.mean(-1, keepdim=True)", out="A B D")
-    with pytest.raises(UnsupportedError, match=r"2:1: unsupported: a flip of another dimension than a scanned one"):
+    with pytest.raises(UnsupportedError, match=r"2:1: unsupported: a flip of a dimension that is not scanned"):
         plan_of(found.spec())
 
 

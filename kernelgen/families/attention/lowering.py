@@ -137,11 +137,11 @@ def body(spec: OperatorSpec, graph: Graph) -> AttentionBody:
     for output in graph.outputs:
         index = lowering.natural.get(output.node)
         if index is None:
-            raise Unlowerable("an output beside attention that is not computed from it")
+            raise Unlowerable("an output that is not computed from the attention")
         if any(not axes for dim, axes in zip(graph.nodes[output.node].shape, index, strict=True) if dim):
             raise Unlowerable("an output beside attention that is broadcast")
         if set(roles.extents["n"]) & {a for dim in index for a in axes_of(dim)}:
-            raise Unlowerable("attention whose weights are returned")
+            raise Unlowerable("attention that returns its weights")
         stored.append(Stored(output.name, lowering.unrounded(output, index), output.dtype, index))
     values, softmax, numbers = softmax_of(lowering.values, [o.value for o in stored])
     stored = [replace(o, value=i) for o, i in zip(stored, numbers, strict=True)]
@@ -191,21 +191,21 @@ def _roles(graph: Graph) -> Roles:
     after = _following(graph, first)
     weights = [a.node in after for a in graph.nodes[second].args if isinstance(a, Ref)]
     if sum(weights) != 1:
-        raise Unlowerable("two products of which one is not between the weights of a softmax and values")
+        raise Unlowerable("two products, of which the second does not have exactly one operand from the first")
     apart = reshaped(graph)
     letters = {i: letters_of(graph, i, apart) for i in (first, second)}
     (one, two, scored), (weighted, valued, result) = (labels(graph.nodes[i]) for i in (first, second))
     if not weights[0]:
         weighted, valued = valued, weighted
     if len(weighted) != len(scored):
-        raise Unlowerable("scores whose dimensions are moved before they weigh values")
+        raise Unlowerable("scores whose dimensions are permuted before they multiply the values")
     renamed = dict(zip(weighted, scored, strict=True))
     summed = [renamed[c] for c in weighted if c not in result]
     heads = [c for c in one if c in two and c not in scored]
     columns = [c for c in valued if c not in weighted]
     is_key = [c for c in summed if (c in one) != (c in two)]
     if len(summed) != 1 or is_key != summed or len(columns) != 1 or len(heads) != 1:
-        raise Unlowerable("two products that are no attention")
+        raise Unlowerable("two products that are not an attention")
     keys = summed[0]
     queries, keyed = (two, one) if keys in one else (one, two)
     rows = [c for c in scored if c in queries and c not in keyed]
@@ -313,7 +313,7 @@ class AttentionLowering(Lowering):
         if number in self.natural and self.natural[number] != index:
             raise Unlowerable("scores that are read in two ways in one kernel", node.statement)
         if node.op == OPERATION:
-            raise Unlowerable("random numbers in the kernel of attention", node.statement)
+            raise Unlowerable("random numbers in an attention kernel", node.statement)
         return self.dot(number, node) if node.op == DOT else super().value(number, index)
 
     def map(self, node: Node, index: Index, *, exact: bool) -> int:
@@ -426,7 +426,7 @@ def laid_out(spec: OperatorSpec, graph: Graph, lowered: Lowered, extents: Mappin
     likes = {t.name for t in spec.inputs if t.role == "like"}
     for _, value in loads:
         if value.tensor in likes:
-            raise Unlowerable(f"{value.tensor} is declared like, but its elements are read")
+            raise Unlowerable(f"{value.tensor} is declared `like`, but its elements are read")
     reserved = _RESERVED | {f"{t.name}_desc" for t in (*spec.inputs, *spec.outputs)}
     taken = {t.name for t in (*spec.inputs, *spec.outputs)} | reserved
     batch = {
@@ -473,7 +473,7 @@ def factor_of(spec: OperatorSpec, lowered: Lowered, number: int) -> TensorSpec:
         name = next((t.name for t in tensors if t.dtype == name), name)
     found = next((t for t in tensors if t.name == name), None)
     if found is None:
-        raise Unlowerable("queries and keys of a dtype that no tensor has", value.statement)
+        raise Unlowerable("queries and keys in a dtype that no input has", value.statement)
     return found
 
 

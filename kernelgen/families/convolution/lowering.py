@@ -98,10 +98,10 @@ def body(spec: OperatorSpec, graph: Graph) -> ConvolutionBody:
     dot = next(i for i, v in enumerate(lowered.values) if v.op == "dot")
     factors = [a.value for a in lowered.values[dot].args if isinstance(a, Use)]
     if any(lowered.values[i].op != "load" for i in factors):
-        raise Unlowerable("what a convolution reads is computed before it", node.statement)
+        raise Unlowerable("a convolution of a computed input or weight", node.statement)
     of_weight = "cj" if node.convolution.transposed else "jc"
     if not all(_is_whole(lowered.values[i], own, roles) for i, own in zip(factors, ("bc", of_weight), strict=True)):
-        raise Unlowerable("a convolution of what lies otherwise in memory", node.statement)
+        raise Unlowerable("a convolution of a tensor in another memory layout", node.statement)
     for i, value in enumerate(lowered.values):
         if value.op == "load" and i not in factors and any(isinstance(e, Expr) for e in value.index):
             raise Unlowerable("a tensor that is moved in the kernel of a convolution", node.statement)

@@ -209,7 +209,7 @@ def lower(
     for output in graph.outputs:
         index = lowering.natural.get(output.node)
         if index is None:
-            raise Unlowerable("an output beside a product that is not computed from it")
+            raise Unlowerable("an output that is not computed from the product")
         stored.append(Stored(output.name, lowering.unrounded(output, index), output.dtype, index))
     variables = element_types(spec, lowering.values)
     values = tuple(replace(v, attr=variables.get(v.attr or "", v.attr)) for v in lowering.values)
@@ -251,7 +251,7 @@ def _roles(graph: Graph, node: Node) -> Roles:
         "n": [c for c in result if c in columns and c not in rows],
         "k": [c for c in first if c in second and c not in result],
     }
-    for kind, said in (("n", "a product of two vectors"), ("k", "a product that sums over one element")):
+    for kind, said in (("n", "a product of two vectors"), ("k", "a product that sums a single element")):
         if not any(dims[c] for c in letters[kind]):
             raise Unlowerable(said, node.statement)
     entries: dict[str, tuple[int, ...]] = {}
@@ -329,7 +329,7 @@ class ProductLowering(Lowering):
         if number in self.natural and self.natural[number] != index:
             raise Unlowerable("a product that is read in two ways in one kernel", node.statement)
         if node.op == OPERATION:
-            raise Unlowerable("random numbers in the kernel of a product", node.statement)
+            raise Unlowerable("random numbers in a product kernel", node.statement)
         return self.dot(number) if number in self.products else super().value(number, index)
 
     def dot(self, number: int) -> int:
@@ -462,14 +462,14 @@ def _laid_out(
     dots = tuple(i for i, v in enumerate(values) if v.op == "dot")
     factors = [factor_of(spec, lowered, dot) for dot in dots]
     if len({factor.dtype for factor in factors}) > 1:
-        raise Unlowerable("products of factors of several dtypes in one kernel", values[dots[1]].statement)
+        raise Unlowerable("products of several dtypes in one kernel", values[dots[1]].statement)
     in_groups = any(values[dot].attr == IN_GROUPS for dot in dots)
     if in_groups and (len(dots) > 1 or len(extents["batch"]) != 1 or not extents["m"]):
-        raise Unlowerable("several products by groups in one kernel", values[dots[0]].statement)
+        raise Unlowerable("several grouped products in one kernel", values[dots[0]].statement)
     masks = None if in_groups else triangles(lowered, dots, extents)
     body = ProductBody(**vars(plain), dots=dots, factor=factors[0], triangles=masks)
     if min(len(body.firsts), len(body.seconds)) > 1 or len(dots) > MOST_PRODUCTS:
-        raise Unlowerable("products that have no factor in common in one kernel", values[dots[1]].statement)
+        raise Unlowerable("products without a common operand in one kernel", values[dots[1]].statement)
     return body
 
 
@@ -485,7 +485,7 @@ def factor_of(spec: OperatorSpec, lowered: Lowered, dot: int) -> TensorSpec:
         name = next((t.name for t in tensors if t.dtype == name), name)
     found = next((t for t in tensors if t.name == name), None)
     if found is None:
-        raise Unlowerable("factors of a dtype that no tensor has", value.statement)
+        raise Unlowerable("operands in a dtype that no input has", value.statement)
     return found
 
 

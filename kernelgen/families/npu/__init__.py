@@ -35,7 +35,7 @@ def retarget(plan: KernelPlan, chip: Chip) -> KernelPlan:
         tensor, dtype = lacking[0]
         place, why = tensor.place, f"{tensor.name} is {dtype}, which its compiler does not have"
     elif plan.family == "scan" and has_products(body_of(plan)):
-        why = "running products of floats, which are scanned as pairs"
+        why = "cumulative products of floats, which are scanned as pairs"
     elif f"npu_{plan.family}" not in FAMILIES:
         why = f"the family {plan.family}, which has no kernels for it"
     else:
