@@ -9,6 +9,7 @@ from functools import partial
 
 import torch
 
+from .bits import first_difference
 from .bounds import BACKWARD, CAP, POOL, K, Tally, misplaced
 from .casts import decide, narrowed, rounding
 from .choices import Measure, Oracle, Part, remark, selected_alike, undoubted
@@ -52,8 +53,6 @@ _ROUNDING = 2.0**-24
 _MANY = 2**22
 """Elements beyond which two disturbed oracles do, of which one disturbs equal elements alike, if many results speak for
 them."""
-_CHUNK = 2**22
-"""Elements compared at once where results must be bit-identical."""
 
 Visit = Callable[[Part], None]
 
@@ -576,24 +575,6 @@ def _check_bits(run: _Run) -> Outcome:
             complaint = f"{tensor.name}{list(index)} is {worst.got}, not {worst.expected}; bit-identical is wanted"
             return Outcome(complaint, max_error=abs(worst.got - worst.expected), worst=worst)
     return Outcome()
-
-
-def first_difference(a: torch.Tensor, b: torch.Tensor) -> int | None:
-    """The flat position of the first element with other bits; NaNs count as equal whatever their payload."""
-    for start, (x, y) in enumerate(
-        zip(torch.split(a.contiguous().view(-1), _CHUNK), torch.split(b.contiguous().view(-1), _CHUNK), strict=True)
-    ):
-        differs = _bits(x) != _bits(y)
-        if x.dtype.is_floating_point:
-            differs &= ~(torch.isnan(x.float()) & torch.isnan(y.float()))
-        if bool(differs.any()):
-            return start * _CHUNK + int(differs.to(torch.uint8).argmax())
-    return None
-
-
-def _bits(x: torch.Tensor) -> torch.Tensor:
-    words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return x.view(words[x.dtype.itemsize])
 
 
 def unravel(place: int, shape: Sequence[int]) -> tuple[int, ...]:
