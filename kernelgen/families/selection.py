@@ -170,17 +170,25 @@ def _filled(slots: ir.Axis) -> ir.Expr | None:
 
 
 def _ordered(nest: Nest) -> tuple[ir.Stmt, ...]:
-    """What is selected among, as integers in the same order; beyond the row it is -inf, and stands behind it."""
+    """What is selected among, as integers in the same order, or in the reverse one where the least are selected; beyond
+    the row it is what comes last, and stands behind it."""
     selection = nest.body.lowered.outputs[0].value
     made = nest.lets([nest.builder.source(selection)])
-    rest = ir.Call("ordered", (nest.builder.operand(selection),), nest.tile.shape)
+    rest: ir.Expr = ir.Call("ordered", (nest.builder.operand(selection),), nest.tile.shape)
+    rest = _turned(nest, rest)
     return *made, ir.Let(("rest",), rest, nest.builder.said(selection))
+
+
+def _turned(nest: Nest, rank: ir.Expr) -> ir.Expr:
+    """An order, turned round where the least are selected."""
+    least = nest.body.lowered.values[nest.body.lowered.outputs[0].value].op.endswith("least")
+    return ir.Apply("invert", (rank,), rank.shape) if least else rank
 
 
 def _stores(nest: Nest, kept: ir.Name, kept_at: ir.Name, place: ir.Expr, mask: ir.Expr | None) -> Iterator[ir.Store]:
     for stored in nest.body.lowered.outputs:
-        located = nest.body.lowered.values[stored.value].op == "argtopk"
-        value = kept_at if located else ir.Call("from_ordered", (kept,), kept.shape)
+        located = nest.body.lowered.values[stored.value].op.startswith("arg")
+        value = kept_at if located else ir.Call("from_ordered", (_turned(nest, kept),), kept.shape)
         yield ir.Store(ir.Pointer(stored.name, ((place, None),), kept.shape), value, mask)
 
 

@@ -10,7 +10,7 @@ import math
 from kernelgen.frontend.arithmetic import overloads
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import Arg, Ref
-from kernelgen.frontend.rule import Call, NeedsArgument, Refused, Rule
+from kernelgen.frontend.rule import Call, Refused, Rule
 
 # signs and kinds of numbers
 
@@ -62,23 +62,21 @@ def heaviside(b: Builder, c: Call) -> Ref:
     return b.map("where", b.map("eq", x, 0), b.hold(at_zero), b.convert(b.map("gt", x, 0), c.dtype), dtype=c.dtype)
 
 
-_MOST = (2 - 2.0**-23) * 2.0**127
-"""The largest float32."""
-
-
 def nan_to_num(b: Builder, c: Call) -> Ref:
     x: Ref = c.args[0]
     if c.dtype != "float":
         return x
+    import torch
+
     nan, high, low = (c.get(i, name) for i, name in ((1, "nan"), (2, "posinf"), (3, "neginf")))
-    if c.torch_dtype == "float32":
-        high, low = (sign * _MOST if given is None else given for sign, given in ((1, high), (-1, low)))
-    if high is None or low is None:
-        raise NeedsArgument(
-            "nan_to_num without posinf and neginf, which then depend on the dtype (pass posinf=, neginf=)"
-        )
-    result = b.map("where", b.map("isnan", x), float(nan or 0.0), x)
-    result = b.map("where", b.map("eq", x, math.inf), float(high), result)
+    result: Ref = b.map("where", b.map("isnan", x), float(nan or 0.0), x)
+    info = torch.finfo(getattr(torch, c.torch_dtype))
+    if high is None:  # what is infinite in the dtype, although it may be a number of float32 here
+        result = b.map("minimum", result, info.max, attrs=("closed",))
+    else:
+        result = b.map("where", b.map("eq", x, math.inf), float(high), result)
+    if low is None:
+        return b.map("maximum", result, info.min, attrs=("closed",))
     return b.map("where", b.map("eq", x, -math.inf), float(low), result)
 
 

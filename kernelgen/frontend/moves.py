@@ -73,19 +73,23 @@ def in_slice(b: Builder, c: Call, whole: Ref, part: Ref) -> Ref:
     shape, new = b.node(whole).shape, b.node(part).shape
     if shape == new:
         return part
-    dim = c.get(1, "dim", 0) % len(shape)
-    if c.get(4, "step", 1) != 1:
-        raise Refused("an in-place write to a slice with a step (write it with torch.where or torch.stack)")
+    dim, step = c.get(1, "dim", 0) % len(shape), c.get(4, "step", 1)
+    if not isinstance(step, int):
+        raise Refused("an in-place write to a slice whose step is a size (write it with torch.where)")
     first, places = _first(c.get(2, "start") or 0, shape[dim]), axes(len(shape))
-    here, end = places[dim], ix.plus(first, ix.size(new[dim]))
-    places[dim] = ix.minus(here, first)
-    conditions = (ix.Condition(here, ">=", first), ix.Condition(here, "<", end))
-    fill = converted(0, b.node(part).dtype)
-    moved = b.index(part, shape, tuple(places), conditions, fill)
-    numbers = _numbers(b, shape, dim)
+    here, end = places[dim], ix.plus(first, ix.times(ix.size(new[dim]), ix.number(step)))
+    beyond = ix.minus(here, first)
+    places[dim], off = ix.quotient(beyond, ix.number(step)), ix.remainder(beyond, ix.number(step))
+    conditions = [ix.Condition(here, ">=", first), ix.Condition(here, "<", end)]
+    if step != 1:
+        conditions.append(ix.Condition(off, "<", ix.number(1)))
+    moved = b.index(part, shape, tuple(places), tuple(conditions), converted(0, b.node(part).dtype))
+    numbers = _along_dim(b, shape, dim, here)
     inside = b.map("lt", numbers, b.place((), end))
     if first != ix.number(0):
         inside = b.map("and", b.map("ge", numbers, b.place((), first)), inside)
+    if step != 1:
+        inside = b.map("and", b.map("eq", _along_dim(b, shape, dim, off), 0), inside)
     return b.map("where", inside, moved, whole, dtype=b.node(part).dtype)
 
 
@@ -94,13 +98,15 @@ def at_place(b: Builder, c: Call, whole: Ref, part: Ref) -> Ref:
     shape = b.node(whole).shape
     dim = c.args[1] % len(shape)
     part = b.view("reshape", part, (*shape[:dim], (), *shape[dim + 1 :]))
-    is_there = b.map("eq", _numbers(b, shape, dim), b.place((), place(c.args[2], shape[dim])))
+    is_there = b.map(
+        "eq", _along_dim(b, shape, dim, ix.axis(dim - len(shape))), b.place((), place(c.args[2], shape[dim]))
+    )
     return b.map("where", is_there, part, whole, dtype=b.node(part).dtype)
 
 
-def _numbers(b: Builder, shape: tuple[Dim, ...], dim: int) -> Ref:
-    """0, 1, ... along a dimension."""
-    return b.place((shape[dim], *((),) * (len(shape) - dim - 1)), ix.axis(dim - len(shape)))
+def _along_dim(b: Builder, shape: tuple[Dim, ...], dim: int, counted: Expr) -> Ref:
+    """A number for every place along a dimension."""
+    return b.place((shape[dim], *((),) * (len(shape) - dim - 1)), counted)
 
 
 def flip(b: Builder, c: Call) -> Ref:

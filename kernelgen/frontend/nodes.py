@@ -18,7 +18,7 @@ from kernelgen.frontend.graph import Atom, Ref, SizeOf
 from kernelgen.frontend.mistakes import FROM_VALUE, line_of, named, unsupported
 from kernelgen.frontend.numbers_of_sizes import number_of
 from kernelgen.frontend.reference import Reference
-from kernelgen.frontend.rule import Call, NeedsArgument, Refused, Result, StaysCall
+from kernelgen.frontend.rule import Call, Refused, Result, StaysCall
 from kernelgen.frontend.taken import check_slice
 from kernelgen.spec.model import SCALAR, OperatorSpec
 
@@ -119,7 +119,7 @@ def _result(
         in_memory(b, node, values)
         return any_call(b, node, call())
     assert refusal is not None
-    if writes.written(node) is not None or isinstance(refusal, NeedsArgument) or not name.startswith("aten."):
+    if writes.written(node) is not None or not name.startswith("aten."):
         raise refusal
     try:
         return _decomposed(b, node, values, symbols)

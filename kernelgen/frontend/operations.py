@@ -215,6 +215,8 @@ _ALL = (
     Operation("argmin", "arg_reduction", "index_of_min", "int64", identity=math.inf),
     Operation("topk", "selection", "top_values", identity=-math.inf),
     Operation("argtopk", "selection", "top_indices", "int64", identity=-math.inf),
+    Operation("topk_least", "selection", "least_values", identity=math.nan),
+    Operation("argtopk_least", "selection", "least_indices", "int64", identity=math.nan),
     *(
         Operation(f"{arg}sort_{way}", "selection", noun, "int64" if arg else "", identity=-math.inf)
         for way in ("rising", "falling")

@@ -8,7 +8,7 @@ from typing import Any
 
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import Arg, Ref, broadcast
-from kernelgen.frontend.rule import Call, Refused, Result, Rule
+from kernelgen.frontend.rule import Call, Refused, Result, Rule, StaysCall
 
 MOST_SELECTED = 32
 """The greatest k of a topk: what is kept of a row lies in registers, and every element kept costs a step."""
@@ -35,9 +35,9 @@ def as_float(b: Builder, x: Ref) -> Ref:
 def reduction(op: str) -> Rule:
     def rule(b: Builder, c: Call) -> Ref:
         x = b.convert(c.args[0], c.dtype)  # a sum of integers is int64
-        if b.node(x).dtype == "bool":
-            raise Refused(f"the {op} of booleans")
         dims = dims_of(b, x, c.get(1, "dim"))
+        if b.node(x).dtype == "bool":
+            return (some if op == "max" else every)(b, c)
         if op in ("max", "min"):
             b.fill(x, dims)
         return finish(b, c, b.reduce(op, x, dims))
@@ -49,13 +49,14 @@ def extreme(op: str) -> Rule:
     """max.dim and min.dim: values and the indices at which they stand."""
 
     def rule(b: Builder, c: Call) -> Result:
-        if c.dtype == "bool":
-            raise Refused(f"the {op} of booleans")
-        if not b.rank(c.args[0]):
-            return c.args[0], b.full(0, (), "int64")
-        dims = dims_of(b, c.args[0], c.args[1])
-        b.fill(c.args[0], dims)
-        return tuple(finish(b, c, b.reduce(o, c.args[0], dims)) for o in (op, f"arg{op}"))
+        x: Ref = c.args[0]
+        if not b.rank(x):
+            return x, b.full(0, (), "int64")
+        counted = b.convert(x, "int32") if c.dtype == "bool" else x
+        dims = dims_of(b, x, c.args[1])
+        b.fill(x, dims)
+        value, place = (finish(b, c, b.reduce(o, counted, dims)) for o in (op, f"arg{op}"))
+        return b.convert(value, c.dtype), place
 
     return rule
 
@@ -81,8 +82,8 @@ def arg(op: str) -> Rule:
 
 
 def topk(b: Builder, c: Call) -> Result:
-    """The k greatest of a row in descending order, which is one of the orders that sorted=False allows, and their
-    places, NaN counting as the greatest."""
+    """The k greatest of a row in descending order, or the k least in ascending order, which is one of the orders that
+    sorted=False allows, and their places, NaN counting as the greatest."""
     x, k = c.args[0], c.args[1]
     if not b.rank(x):
         return x, b.full(0, (), "int64")
@@ -92,14 +93,13 @@ def topk(b: Builder, c: Call) -> Result:
         return b.reduce(op, x, dims), b.reduce(f"arg{op}", x, dims)
     if dims[0] != -1:
         return _along_last(b, c, dims[0])
-    if not c.get(3, "largest", True):
-        raise Refused("topk with largest=False")
     if c.dtype != "float":
-        raise Refused(f"topk of {c.dtype} (supported: of floats)")
+        raise StaysCall(f"topk of {c.dtype} (supported: of floats)")
     if not isinstance(k, int) or not 1 <= k <= MOST_SELECTED:
-        raise Refused(f"topk of {k} elements (supported: 1 to {MOST_SELECTED})")
+        raise StaysCall(f"topk of {k} elements (supported: 1 to {MOST_SELECTED})")
     b.note("of equal elements topk selects the first ones in the row, which torch leaves unspecified")
-    return b.select("topk", x, k), b.select("argtopk", x, k)
+    op = "topk" if c.get(3, "largest", True) else "topk_least"
+    return b.select(op, x, k), b.select(f"arg{op}", x, k)
 
 
 def _along_last(b: Builder, c: Call, dim: int) -> Result:

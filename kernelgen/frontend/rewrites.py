@@ -56,6 +56,8 @@ class Rewrites(TorchFunctionMode):
             return _max_pool1d(*args, **{k: v for k, v in (kwargs or {}).items() if k != "return_indices"})
         if func is torch.cdist:
             return _cdist(*args, **(kwargs or {}))
+        if func in (torch.kron, torch.Tensor.kron):
+            return _kron(*args, **(kwargs or {}))
         if func is functional.embedding_bag and (made := _equal_bags(*args, **(kwargs or {}))) is not None:
             return made
         if recurrent.whole(func, args):
@@ -113,6 +115,15 @@ def _cdist(x: Any, y: Any, p: float = 2.0, compute_mode: str | None = None) -> A
     """Distances by differences for any number of rows. Beyond 25 torch multiplies matrices, which is less exact."""
     mode = None if compute_mode == "use_mm_for_euclid_dist_if_necessary" else compute_mode
     return torch.cdist(x, y, p, mode or "donot_use_mm_for_euclid_dist")
+
+
+def _kron(input: Any, other: Any) -> Any:
+    """Every element of one times all of the other, of which torch makes sizes numbers."""
+    rank = max(input.ndim, other.ndim)
+    sides = [(*(1,) * (rank - x.ndim), *x.shape) for x in (input, other)]
+    one = input.reshape([size for n in sides[0] for size in (n, 1)])
+    two = other.reshape([size for n in sides[1] for size in (1, n)])
+    return (one * two).reshape([n * m for n, m in zip(*sides, strict=True)])
 
 
 def _tensor(func: Any, data: Any, **kwargs: Any) -> Any:
@@ -272,7 +283,9 @@ def bincount(x: torch.Tensor, weights: torch.Tensor | None, minlength: int) -> t
 
 @bincount.register_fake
 def _(x: torch.Tensor, weights: torch.Tensor | None, minlength: int) -> torch.Tensor:
-    return torch.empty(minlength, dtype=torch.int64, device=x.device)
+    kinds = {None: torch.int64, torch.float32: torch.float32}
+    dtype = kinds.get(weights if weights is None else weights.dtype, torch.float64)
+    return torch.empty(minlength, dtype=dtype, device=x.device)
 
 
 def _is_one(size: Any) -> bool:

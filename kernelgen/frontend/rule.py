@@ -28,10 +28,6 @@ class Call:
         return self.args[index] if index < len(self.args) else self.kwargs.get(name, default)
 
 
-class NeedsArgument(Refused):
-    """A call that leaves out what depends on the dtype; torch's decomposition chooses it for the one that is traced."""
-
-
 class StaysCall(Refused):
     """A form of a call that has no rule; it stays a call of torch's, as an operation without one does."""
 
@@ -39,4 +35,4 @@ class StaysCall(Refused):
 Result = Ref | tuple[Ref, ...]
 Rule = Callable[[Builder, Call], Result]
 
-__all__ = ["Call", "NeedsArgument", "Refused", "Result", "Rule", "StaysCall"]
+__all__ = ["Call", "Refused", "Result", "Rule", "StaysCall"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.build import Builder, converted
-from kernelgen.frontend.graph import Dim, Ref
+from kernelgen.frontend.graph import Dim, Ref, SizeOf
 from kernelgen.frontend.moves import axes
 from kernelgen.frontend.rule import Call, Refused, Rule, StaysCall
 
@@ -15,10 +15,14 @@ _NONE = 2**31 + 1
 
 def bincount(b: Builder, c: Call) -> Ref:
     x, weights, length = c.args
-    if weights is not None:
-        raise Refused("bincount with weights")
-    if not isinstance(length, int) or length < 1:
+    if not isinstance(length, SizeOf) and (not isinstance(length, int) or length < 1):
         raise Refused("bincount without minlength (its result has no fixed size)")
+    if c.torch_dtype == "float64":
+        raise Refused("bincount with weights of another dtype than float32, which is float64")
+    if weights is not None:
+        return _scattered(b, "scatter_add", b.full(0.0, c.shape, "float"), 0, x, weights)
+    if isinstance(length, SizeOf):
+        return times_named(b, length.dim, x)
     _check_index(b, x)
     b.note(f"a number outside 0 to {length - 1} is not counted, where torch raises or returns more")
     return b.scatter("bincount", (x,), c.shape, "int64", 0)

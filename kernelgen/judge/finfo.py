@@ -1,37 +1,53 @@
-"""`torch.finfo` of the dtypes that a reference has, for an oracle that computes all of it in float64."""
+"""`torch.finfo` of the dtypes that a reference has, for an oracle that computes all of it in float64: what the
+reference asks for, and what torch.nan_to_num puts for infinities."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from .model import Function
 
 
 @contextlib.contextmanager
-def of_stored_dtypes(function: Function, inputs: Sequence[torch.Tensor]) -> Iterator[None]:
+def of_stored_dtypes(function: Function, inputs: Sequence[torch.Tensor]) -> Iterator[Callable[[], torch.finfo]]:
     """Inside, each call of `torch.finfo` by the reference answers as in a run of the function with these inputs,
-    whatever the dtype that it is asked for: the calls come in one order. That run is made at the first of them."""
+    whatever the dtype that it is asked for: the calls come in one order. That run is made at the first of them. What is
+    yielded is to be called at every torch.nan_to_num, and gives the limits of its operand's dtype."""
     usual = torch.finfo
     left: Iterator[torch.dtype] | None = None
 
-    def answered(*given: Any, **named: Any) -> torch.finfo:
+    def following() -> torch.finfo:
         nonlocal left
-        if not _is_the_reference(sys._getframe(1)):
-            return usual(*given, **named)
         if left is None:
             with _patched(usual):
                 left = iter(_asked(function, inputs))
         return usual(next(left))
 
+    def answered(*given: Any, **named: Any) -> torch.finfo:
+        return following() if _is_the_reference(sys._getframe(1)) else usual(*given, **named)
+
     with _patched(answered):
-        yield
+        yield following
+
+
+class _Limited(TorchDispatchMode):
+    """Notes the dtype of every float operand of torch.nan_to_num."""
+
+    def __init__(self, found: list[torch.dtype]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found = found
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket.__name__.strip("_") == "nan_to_num" and args[0].is_floating_point():
+            self.found.append(args[0].dtype)
+        return func(*args, **(kwargs or {}))
 
 
 def _asked(function: Function, inputs: Sequence[torch.Tensor]) -> list[torch.dtype]:
@@ -46,7 +62,8 @@ def _asked(function: Function, inputs: Sequence[torch.Tensor]) -> list[torch.dty
 
     torch.set_default_dtype(torch.float32)
     try:
-        with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad(), _patched(noted):
+        alone = torch._C.DisableTorchFunction()
+        with alone, _disable_current_modes(), torch.no_grad(), _patched(noted), _Limited(found):
             function(*inputs)
     finally:
         torch.set_default_dtype(before)

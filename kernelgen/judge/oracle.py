@@ -34,12 +34,17 @@ _CASTS = {torch.Tensor.to, torch.Tensor.type}
 
 
 _RMS_NORMS = {torch.rms_norm, torch.nn.functional.rms_norm}
+_NAN_TO_NUM = {torch.nan_to_num, torch.nan_to_num_, torch.Tensor.nan_to_num, torch.Tensor.nan_to_num_}
 _GROUPED_MM = getattr(torch, "_grouped_mm", None)  # which F.grouped_mm calls, since torch 2.10
 
 
 class _Raise(TorchFunctionMode):
     """Turns every cast to a lower float dtype into a cast to float64: the reference then loses no precision. What torch
-    does not have in float64 is computed by its formula."""
+    does not have in float64 is computed by its formula. `limits`: those of the dtype of what nan_to_num takes next."""
+
+    def __init__(self, limits: Callable[[], torch.finfo]) -> None:
+        super().__init__()
+        self._limits = limits
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -50,6 +55,8 @@ class _Raise(TorchFunctionMode):
             return _by_groups(*args, **(kwargs or {}))
         if func in _RMS_NORMS:
             args, kwargs = (), _with_eps(args, kwargs or {})
+        if func in _NAN_TO_NUM:
+            return _finite(func, self._limits, *args, **(kwargs or {}))
         raised = {k: _raise(v) for k, v in (kwargs or {}).items()}
         result = func(*(_raise(a) for a in args), **raised)
         narrow = func in _CASTS and any(x is torch.float8_e4m3fn for x in (*args, *(kwargs or {}).values()))
@@ -61,6 +68,18 @@ def _with_eps(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any
     every dtype of a spec, where a float64 input would get a smaller one."""
     given = {**dict(zip(("input", "normalized_shape", "weight", "eps"), args, strict=False)), **kwargs}
     return given if given.get("eps") is not None else {**given, "eps": torch.finfo(torch.float32).eps}
+
+
+def _finite(
+    func: Any, limits: Callable[[], torch.finfo], input: Any, nan: Any = None, posinf: Any = None, neginf: Any = None
+) -> Any:
+    """torch.nan_to_num of what is float64 here alone: without limits given, what its own dtype has no numbers for is
+    infinite."""
+    if not input.is_floating_point():
+        return func(input)
+    own = limits()
+    result = func(input, nan, posinf, neginf)
+    return result.clamp_(own.min if neginf is None else -math.inf, own.max if posinf is None else math.inf)
 
 
 def _by_groups(x: torch.Tensor, matrices: torch.Tensor, *, offs: torch.Tensor, **_: Any) -> torch.Tensor:
@@ -273,7 +292,7 @@ def in_float64(
         attended = Attention(rounded) if rounded else nullcontext()
         heard, calls = selections or InOrder(), rounded or nullcontext()
         limits = of_stored_dtypes(function, inputs)
-        with torch.no_grad(), limits, _Raise(), LastWrites(), spelled, attended, heard, disturbed, calls:
+        with torch.no_grad(), limits as own, _Raise(own), LastWrites(), spelled, attended, heard, disturbed, calls:
             return as_tuple(function(*raised))
     finally:
         torch.set_default_dtype(before)

@@ -654,3 +654,15 @@ def test_an_eps_by_default_is_that_of_float32(function: object) -> None:
     exact = x.double() / torch.sqrt(x.double().square().mean(-1, keepdim=True) + torch.finfo(torch.float32).eps)
     torch.testing.assert_close(ref, exact)
     torch.testing.assert_close(function(x).double(), exact, rtol=1e-5, atol=0)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [torch.nan_to_num, lambda x: (x * 2).nan_to_num(nan=1.0), lambda x: torch.nan_to_num_(x.clone(), posinf=None)],
+    ids=["function", "method", "in place"],
+)
+def test_infinities_become_numbers_of_their_own_dtype(function: object) -> None:
+    """Also what is infinite in that dtype alone, as a float16 product is beyond 65504."""
+    x = torch.tensor([1.0, math.inf, -math.inf, math.nan, 60000.0]).half()
+    (ref,) = oracle.in_float64(function, [x])  # type: ignore[arg-type]
+    assert torch.equal(ref, function(x).double())  # type: ignore[operator]

@@ -1,0 +1,72 @@
+"""References as users write them, of which every one was refused or computed wrong before: planned, and judged."""
+
+import pytest
+from references import Sample, failures, sample
+
+_LEAST = {"constraints": ("x.shape[-1] >= 3",)}
+_COUNT = "n = w.shape[0]\nreturn torch.bincount(a * n + b, minlength=n * n).reshape(n, n)"
+_LABELS = {"a": "M: int64 < C", "b": "M: int64 < C", "w": "C"}
+_SHIFTED = """\
+fold = x.shape[2] // 8
+out = torch.zeros_like(x)
+out[:, :-1, :fold] = x[:, 1:, :fold]
+out[:, 1:, fold:] = x[:, :-1, fold:]
+return out"""
+_ROWS = {"N": 3, "D": 70}
+
+REFERENCES: dict[str, Sample] = {
+    "nan_to_num": sample("return torch.nan_to_num(x)", {"x": "N D"}, {"out": "N D"}, _ROWS),
+    "nan_to_num of the other 16-bit float": sample(
+        "return torch.nan_to_num(x, neginf=-3.0)",
+        {"x": "N D"},
+        {"out": "N D"},
+        _ROWS,
+        dtypes=(("T", ("bfloat16", "float32")),),
+    ),
+    "nan_to_num of a product": sample("return torch.nan_to_num(x * 2 + 1)", {"x": "N D"}, {"out": "N D"}, _ROWS),
+    "amax of booleans": sample("return (x > 0).amax(-1)", {"x": "N D"}, {"out": "N: bool"}, _ROWS),
+    "min of all booleans": sample("return (x > -100).min()", {"x": "N D"}, {"out": ": bool"}, _ROWS),
+    "max and its place of booleans": sample(
+        "return x.max(-1)", {"x": "N D: bool"}, {"out": "N: bool", "i": "N: int64"}, _ROWS
+    ),
+    "the least of a row": sample(
+        "return torch.topk(x, 3, dim=-1, largest=False)", {"x": "N D"}, {"out": "N 3", "i": "N 3: int64"},
+        _ROWS, {"N": 9, "D": 3}, {"N": 5, "D": 4}, **_LEAST,
+    ),
+    "the least of one row": sample(
+        "return torch.topk(x, 3, largest=False)", {"x": "D"}, {"out": "3", "i": "3: int64"}, {"D": 70}, {"D": 3}, **_LEAST
+    ),
+    "topk of integers on the way": sample(
+        "return torch.topk(x, 3, dim=-1).values * 2", {"x": "N D: int32"}, {"out": "N 3: int32"}, _ROWS, **_LEAST
+    ),
+    "a confusion matrix": sample(_COUNT, _LABELS, {"out": "C C: int64"}, {"M": 50, "C": 4}),
+    "bincount with weights": sample(
+        "return torch.bincount(a, w.float(), y.shape[0])", {"a": "M: int64 < C", "w": "M", "y": "C"},
+        {"out": "C: float32"}, {"M": 50, "C": 4},
+    ),
+    "interleaved by writes": sample(
+        "out = torch.empty_like(x)\nout[:, ::2] = -x[:, 1::2]\nout[:, 1::2] = x[:, ::2]\nreturn out",
+        {"x": "N 2*D"}, {"out": "N 2*D"}, {"N": 3, "D": 35},
+    ),
+    "every third": sample(
+        "out = x.clone()\nout[:, 1::3] *= 2\nreturn out", {"x": "N D"}, {"out": "N D"}, _ROWS, {"N": 3, "D": 71},
+        {"N": 3, "D": 4}, constraints=("x.shape[1] >= 2",),
+    ),
+    "a step between two numbers": sample(
+        "out = x.clone()\nout[:, 1:40:3] = y\nreturn out", {"x": "N 64", "y": "N 13"}, {"out": "N 64"}, {"N": 3}
+    ),
+    "two dimensions with steps": sample(
+        "out = x.new_zeros(x.shape[0], 2 * x.shape[1], 2 * x.shape[2])\nout[:, ::2, ::2] = x\nreturn out",
+        {"x": "N H W"}, {"out": "N 2*H 2*W"}, {"N": 3, "H": 9, "W": 5},
+    ),
+    "a temporal shift": sample(
+        _SHIFTED, {"x": "B T 8*C"}, {"out": "B T 8*C"}, {"B": 2, "T": 3, "C": 2}, constraints=("x.shape[1] >= 2",)
+    ),
+    "kron": sample("return torch.kron(a, b)", {"a": "M N", "b": "P Q"}, {"out": "M*P N*Q"}, {"M": 3, "N": 4, "P": 5, "Q": 2}),
+    "kron of a vector": sample("return a.kron(b)", {"a": "M N", "b": "P"}, {"out": "M N*P"}, {"M": 3, "N": 4, "P": 5}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_a_reference_is_taken_and_right(name: str) -> None:
+    assert failures(REFERENCES[name], most=3) == []
