@@ -12,12 +12,14 @@ import torch
 from cli_process import contents, kernelgen, refused
 
 from kernelgen.errors import KernelgenError, SpecError
+from kernelgen.frontend import trace
 from kernelgen.importer import process, shapes
 from kernelgen.importer.naming import operator_name
 from kernelgen.importer.process import imported
 from kernelgen.importer.rewrite import Input
 from kernelgen.importer.shapes import derive
 from kernelgen.spec import parse_spec
+from kernelgen.spec.choices import choices
 
 MODULE = '''\
 import torch
@@ -699,3 +701,41 @@ def test_a_result_sized_by_values_is_refused_in_words_of_ours(tmp_path: Path) ->
     text = "import torch\n\ndef places(x):\n    return torch.nonzero(x)\n\nexample_inputs = (torch.ones(3),)\n"
     with pytest.raises(SpecError, match="unsupported: a result whose size depends on values"):
         of(text, tmp_path, "places.py")
+
+
+WRITTEN = {
+    "a slice": (
+        "def op(cache, new, pos: int = 3):\n    cache[:, pos : pos + new.shape[1]] = new\n    return cache\n",
+        "torch.rand(2, 9, 4), torch.rand(2, 5, 4)",
+        ["cache: [B, 9, N]", "new: [B, 5, N]", "new_cache: [B, 9, N] into cache"],
+    ),
+    "rows of two, and nothing returned": (
+        "def op(k_cache, v_cache, k, v, slots):\n    k_cache[slots] = k\n    v_cache[slots] = v\n",
+        "torch.rand(9, 4), torch.rand(9, 3), torch.rand(2, 4), torch.rand(2, 3), torch.tensor([3, 5])",
+        ["k_cache: [M, N]", "v_cache: [K, L]", "k: [P, N]", "v: [P, L]", "slots: [P] below M",
+         "new_k_cache: [M, N] into k_cache", "new_v_cache: [K, L] into v_cache"],
+    ),
+    "index_copy": (
+        "def op(cache, new, idx):\n    return cache.index_copy_(1, idx, new)\n",
+        "torch.rand(2, 9, 4), torch.rand(2, 3, 4), torch.arange(3)",
+        ["cache: [B, M, N]", "new: [B, L, N]", "idx: [L] below M", "new_cache: [B, M, N] into cache"],
+    ),
+    "a step, and a new tensor": (
+        "def op(param, grad):\n    param.mul_(0.9).add_(grad)\n    return param, param.abs().amax(-1)\n",
+        "torch.rand(9, 4), torch.rand(9, 4)",
+        ["param: [M, N]", "grad: [M, N]", "new_param: [M, N] into param", "out1: [M]"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_results_lie_in_the_inputs_that_a_function_writes_into(name: str, tmp_path: Path) -> None:
+    body, inputs, declared = WRITTEN[name]
+    spec = parse_spec(of(f"import torch\n\n{body}\n\ndef get_inputs():\n    return [{inputs}]\n", tmp_path, "op.py"))
+    for way in [way.spec for way in choices(spec)] or [spec]:
+        trace(way)
+    found = [(t, "[" + ", ".join(map(str, t.shape)) + "]") for t in (*spec.inputs, *spec.outputs) if t.role == "data"]
+    assert [
+        f"{t.name}: {shape}{f' into {t.into}' if t.into else ''}{f' below {t.below}' if t.below else ''}"
+        for t, shape in found
+    ] == declared

@@ -75,6 +75,8 @@ class Rewritten:
     """The trace that it was written from, where it was."""
     changed: tuple[str, ...] = ()
     """What forward gives a new value before it reads it, which the reference does not."""
+    into: tuple[str, ...] = ()
+    """For every result the input that it is written into, "" for none; empty where no input is written into."""
 
 
 def rewrite(loaded: Loaded, operator: str) -> Rewritten:

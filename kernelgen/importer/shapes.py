@@ -131,9 +131,17 @@ def _traced(
     from kernelgen.frontend.export import floor_division
     from kernelgen.frontend.rewrites import Rewrites
 
+    class Assigned(Rewrites):
+        """Sizes of what is assigned to elements that indices name: torch traces the write without asking for them."""
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is torch.Tensor.__setitem__ and isinstance(args[2], torch.Tensor):
+                args[2].expand(args[0][args[1]].shape)
+            return super().__torch_function__(func, types, args, kwargs)
+
     class Module(torch.nn.Module):
         def forward(self, *tensors: Any) -> Any:
-            with Rewrites():
+            with Assigned():
                 return function(*tensors)
 
     example = tuple(torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta") for t in inputs)

@@ -18,6 +18,7 @@ from kernelgen.frontend.mistakes import SIZED_BY_VALUES
 from kernelgen.importer import shapes as sizes
 from kernelgen.importer.draws import drawn_below
 from kernelgen.importer.graph_reference import from_graph
+from kernelgen.importer.into import indexed, results_of, with_written
 from kernelgen.importer.load import Loaded, said
 from kernelgen.importer.module import module_text
 from kernelgen.importer.probing import Size, tensors
@@ -62,6 +63,8 @@ def spec_of(loaded: Loaded, name: str, others: Sequence[Loaded] = ()) -> Importe
     """
     check_examples(loaded)
     written, notes = _reference(loaded, name)
+    if written.traced is None:
+        written = with_written(written, compiled(written.text, name))
     function = compiled(written.text, name)
     try:
         dtypes, inputs, outputs = _dtypes(function, written.inputs)
@@ -105,7 +108,7 @@ def _with_all_ways(
 
 def _with_fewer_ways(written: Rewritten) -> Iterator[tuple[Rewritten, str]]:
     """The reference with more and more of its parameters fixed, and what is said of that."""
-    for kinds in (("float",), ("float", "bool")):
+    for kinds in (("float",), ("float", "bool"), ("float", "bool", "int")):
         fixed = [s for s in written.scalars if s.kind in kinds and not s.fixed]
         if fixed and any(s.kind == kinds[-1] for s in fixed):
             scalars = tuple(replace(s, fixed=s.fixed or s in fixed) for s in written.scalars)
@@ -288,7 +291,7 @@ def _spec(
 ) -> str:
     variable, inputs, outputs = dtypes
     further = [_case(shapes, case) for case in cases]
-    cells = _tensors(written, shapes, inputs, outputs)
+    cells = _tensors(written, shapes, inputs, outputs, _limits(compiled(written.text, name), written.inputs, shapes))
     text = render(
         "spec.yaml.jinja",
         name=name,
@@ -412,12 +415,17 @@ def _compare(loaded: Loaded, function: Any, written: Rewritten, shapes: Shapes) 
         if sum(tensor.numel() for tensor in made) > COMPARED_ELEMENTS:
             continue
         values = [t.value if t.role == "parameter" else m for t, m in zip(written.inputs, made, strict=True)]
-        arguments = dict(zip((t.name for t in written.inputs if t.role == "data"), made, strict=False))
+        data = [t for t in written.inputs if t.role == "data"]
         examples = dict(zip(_names(loaded), loaded.examples, strict=False))
+
+        def called(*given: Any, data: list[Input] = data, examples: dict[str, Any] = examples) -> Any:
+            arguments = dict(zip((t.name for t in data), given, strict=False))
+            return loaded.call(*(arguments.get(name, value) for name, value in examples.items()))
+
         try:
             with torch.no_grad():
-                wanted = loaded.call(*(arguments.get(name, value) for name, value in examples.items()))
-                got = function(*values)
+                wanted = results_of(called, data, written.into, made[: len(data)])
+                got = results_of(function, written.inputs, written.into, values)
         except Exception:  # sizes that the file does not take
             continue
         if not _same(wanted, got):
@@ -484,21 +492,37 @@ def _summary(loaded: Loaded, name: str) -> str:
     return sentence if plain else json.dumps(sentence, ensure_ascii=False)
 
 
-def _tensors(written: Rewritten, shapes: Shapes, inputs: list[str], outputs: list[str]) -> list[str]:
-    """The entries of inputs and outputs, in columns."""
+def _limits(function: Any, inputs: Sequence[Input], shapes: Shapes) -> list[Size | None]:
+    """For every input the size, or the number, that its elements are indices of, if they are."""
+    cases = [shapes.sizes, *shapes.accuracy]
+    given = [[tuple(e if isinstance(e, int) else evaluate(e, c) for e in own) for own in shapes.inputs] for c in cases]
+    found = list(zip(*(indexed(function, inputs, shape) for shape in given), strict=True))
+
+    def named(values: tuple[int | None, ...]) -> Size | None:
+        own = [name for name in shapes.sizes if [case.get(name) for case in cases] == list(values)]
+        return own[0] if own else values[0] if len(set(values)) == 1 else None
+
+    return [named(values) if None not in values else None for values in found]
+
+
+def _tensors(
+    written: Rewritten, shapes: Shapes, inputs: list[str], outputs: list[str], limits: Sequence[Size | None]
+) -> list[str]:
+    """The entries of inputs and outputs, in columns. `limits`: what inputs are indices of."""
     names = [t.name for t in written.inputs]
     taken = {*names, *shapes.sizes}
-    for i in range(len(outputs)):
-        wanted = "out" if len(outputs) == 1 else f"out{i}"
+    into = written.into or ("",) * len(outputs)
+    for i, own in enumerate(into):
+        wanted = f"new_{own}" if own else "out" if len(outputs) == 1 else f"out{i}"
         names.append(next(n for n in (wanted, f"{wanted}_out", f"{wanted}_result") if n not in taken))
     declared = [*shapes.inputs, *shapes.outputs]
     roles = [
         (", role: parameter" if t.role == "parameter" else "")
-        + _below(t, own, shapes)
+        + (_below(t, own, shapes) or ("" if limit is None or t.role == "parameter" else f", below: {limit}"))
         + ", optional: true" * t.optional
-        for t, own in zip(written.inputs, shapes.inputs, strict=True)
+        for t, own, limit in zip(written.inputs, shapes.inputs, limits, strict=True)
     ]
-    roles += [""] * len(outputs)
+    roles += [f", into: {own}" * bool(own) for own in into]
     width = max(len(n) for n in (*names, *(s.name for s in written.scalars if s.kind))) + 1
     texts = [f"[{', '.join(map(str, shape))}]," for shape in declared]
     return [
