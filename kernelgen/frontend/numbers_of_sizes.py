@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from kernelgen.frontend import indices as ix
 from kernelgen.frontend.arithmetic import power
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.export import dim_of
-from kernelgen.frontend.graph import Arg, Atom
+from kernelgen.frontend.graph import Arg, Atom, Ref
 from kernelgen.frontend.rule import Call, Refused
 
 _QUOTIENTS = ("FloatTrueDiv", "IntTrueDiv")
@@ -39,10 +40,27 @@ def number_of(b: Builder, expression: Any, symbols: dict[Any, Atom]) -> Arg:
         return b.map("div", *sides)
     if kind == "OpaqueUnaryFn_sqrt":
         return b.map("sqrt", *sides)
-    of_numbers = all(symbol in b.numbers for symbol in expression.free_symbols)
-    if kind in ("FloatPow", "Pow") and (of_numbers or not _is_rounded(expression.args[0])):
-        return power(b, Call(tuple(sides), {}, (), "float", "float32"))
+    if kind in ("FloatPow", "Pow"):
+        base, exponent = sides
+        if all(symbol in b.numbers for symbol in expression.free_symbols) or not _is_rounded(expression.args[0]):
+            return power(b, Call((base, exponent), {}, (), "float", "float32"))
+        if isinstance(base, float) and base > 0 and isinstance(exponent, Ref):
+            return _power(b, base, exponent)
     raise Refused(f"the number {expression}")
+
+
+_PARTS = 2.0**16
+"""What has no finer parts than one in so many is exact in float32 below 2**8, where powers of two end."""
+
+
+def _power(b: Builder, base: float, exponent: Ref) -> Ref:
+    """A number to the power of a size, by its logarithm in two parts: the product with the coarse one is exact."""
+    logarithm = math.log2(base)
+    coarse = round(logarithm * _PARTS) / _PARTS
+    large, small = b.map("mul", exponent, coarse), b.map("mul", exponent, logarithm - coarse)
+    whole = b.map("rint", large)
+    rest = b.map("add", b.map("sub", large, whole), small)
+    return b.map("mul", b.map("exp2", whole), b.map("exp2", rest))
 
 
 def _is_rounded(base: Any) -> bool:

@@ -63,6 +63,12 @@ REFERENCES: dict[str, Sample] = {
         _SHIFTED, {"x": "B T 8*C"}, {"out": "B T 8*C"}, {"B": 2, "T": 3, "C": 2}, constraints=("x.shape[1] >= 2",)
     ),
     "kron": sample("return torch.kron(a, b)", {"a": "M N", "b": "P Q"}, {"out": "M*P N*Q"}, {"M": 3, "N": 4, "P": 5, "Q": 2}),
+    "a power by a size": sample(
+        "return x * 0.9 ** x.shape[1]", {"x": "N D"}, {"out": "N D"}, {"N": 3, "D": 1}, {"N": 2, "D": 801}
+    ),
+    "a power near one by half a size": sample(
+        "return x / (1 - 0.999 ** (x.shape[0] // 2))", {"x": "N D"}, {"out": "N D"}, {"N": 30, "D": 7}, {"N": 501, "D": 3}
+    ),
     "kron of a vector": sample("return a.kron(b)", {"a": "M N", "b": "P"}, {"out": "M N*P"}, {"M": 3, "N": 4, "P": 5}),
 }  # fmt: skip
 
