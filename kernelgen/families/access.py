@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -10,7 +10,7 @@ from kernelgen.families.naming import RESERVED
 from kernelgen.families.space import product, size_text
 from kernelgen.families.values import Index, Lowered, Stored, Unlowerable, Value, axes_of, expressions
 from kernelgen.frontend.graph import Atom, same_size
-from kernelgen.frontend.indices import Expr, leaves
+from kernelgen.frontend.indices import Expr, leaves, number
 from kernelgen.frontend.operations import of_kind
 from kernelgen.spec.constraints import facts_of
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, TensorSpec
@@ -139,9 +139,15 @@ def layout(spec: OperatorSpec, lowered: Lowered) -> Layout:
     touched = (*loads, *written)
     through = {v.tensor for _, v in touched if any(isinstance(e, Expr) for e in v.index)}
     in_rows = {t: all(_holds(flat_axes(v.index), outer) for _, v in touched if v.tensor == t) for t in through}
-    accesses = distinct_strides(
-        [_access(spec, i, v, named, columns, inside, in_rows.get(v.tensor)) for i, v in touched]
-    )
+
+    def accessed(value: Value, load: int) -> Access:
+        return _access(spec, load, value, named, columns, inside, in_rows.get(value.tensor))
+
+    picked = {t.name for t in spec.inputs for _, v in loads if v.tensor == t.name and _picks(t, v.index)}
+    found_apart = viewed_differently(spec, [accessed(v, i) for i, v in touched], picked)
+    in_rows |= dict.fromkeys(found_apart, False)
+    apart = [(i, _counted_through(spec, v) if v.tensor in found_apart else v) for i, v in touched]
+    accesses = distinct_strides([accessed(v, i) for i, v in apart])
     used = {index for a in accesses for index, _ in a.terms}
     split = tuple(g for g in named if g.index in used or (found and set(g.axes) & alone))
     stores = tuple((o, access) for o, access in zip(moved, accesses[len(loads) :], strict=True))
@@ -150,6 +156,22 @@ def layout(spec: OperatorSpec, lowered: Lowered) -> Layout:
     sized = (*named, *([columns] if columns and (stepped or nameless) else []))
     sizes = size_parameters(found, space.axes, sized, taken) if columns else ()
     return Layout(named, columns, inside, accesses[: len(loads)], split, stores, sizes)
+
+
+def viewed_differently(spec: OperatorSpec, accesses: Sequence[Access], picked: Collection[str] = ()) -> list[str]:
+    """The inputs of which one access needs dimensions merged and another the strides of the tensor itself. Merged
+    dimensions of what lies otherwise are a copy, in which those strides mean nothing. `picked`: inputs that are no run
+    of elements, even if they are contiguous, where one place of a dimension is read."""
+    views = {t.name: {a.view for a in accesses if a.tensor == t.name and a.strides} for t in spec.inputs}
+    whole = facts_of(spec).contiguous - frozenset(picked)
+    return [name for name, found in views.items() if len(found) > 1 and name not in whole]
+
+
+def _counted_through(spec: OperatorSpec, value: Value) -> Value:
+    """A load with the place 0 of a longer dimension as an expression, as all other places are."""
+    tensor = next(t for t in spec.inputs if t.name == value.tensor)
+    pairs = zip(value.index, tensor.shape, strict=True)
+    return replace(value, index=tuple(number(0) if _is_picked(dim, size) else dim for dim, size in pairs))
 
 
 def _is_moved(stored: Stored, count: int) -> bool:
@@ -197,9 +219,9 @@ def distinct_strides(accesses: list[Access]) -> tuple[Access, ...]:
 
 def _name(wanted: str, expression: str, names: dict[str, str]) -> str:
     if expression not in names:
-        name, number = wanted, 2
+        name, turn = wanted, 2
         while name in names.values():
-            name, number = f"{wanted}_{number}", number + 1
+            name, turn = f"{wanted}_{turn}", turn + 1
         names[expression] = name
     return names[expression]
 
@@ -303,7 +325,11 @@ def _access(
 
 def _picks(tensor: TensorSpec, index: Index) -> bool:
     """Whether one place of a longer dimension is read: what is left of a contiguous tensor then has gaps."""
-    return any(dim == () and size not in (1, ELLIPSIS) for dim, size in zip(index, tensor.shape, strict=False))
+    return any(_is_picked(dim, size) for dim, size in zip(index, tensor.shape, strict=False))
+
+
+def _is_picked(dim: object, size: object) -> bool:
+    return dim == () and size not in (1, ELLIPSIS)
 
 
 def _contiguous_terms(

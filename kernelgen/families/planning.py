@@ -10,7 +10,7 @@ from math import prod
 
 from kernelgen.errors import Mistake, SpecError, UnsupportedError
 from kernelgen.families import calls, reduction
-from kernelgen.families.access import layout
+from kernelgen.families.access import layout, viewed_differently
 from kernelgen.families.attention import NAME as ATTENTION
 from kernelgen.families.attention_backward import NAME as ATTENTION_BACKWARD
 from kernelgen.families.attention_backward.lowering import searched
@@ -282,11 +282,8 @@ def _largest(spec: OperatorSpec, size: NamedSize) -> int | None:
 def _body(part: Stage) -> Body:
     lowered = clamps(clamped_first(lower_values(part.spec, part.graph)))
     found = layout(part.spec, lowered)
-    for tensor in part.spec.inputs:
-        # merged dimensions of what lies otherwise are a copy, in which the strides of the input mean nothing
-        views = {a.view for a in found.accesses if a.tensor == tensor.name and a.strides}
-        if len(views) > 1 and tensor.name not in facts_of(part.spec).contiguous:
-            raise Unlowerable(f"{tensor.name} is read with dimensions both merged and permuted")
+    for name in viewed_differently(part.spec, found.accesses):
+        raise Unlowerable(f"{name} is read with dimensions both merged and permuted")
     return make_body(part.spec, lowered, part.graph.statements, found)
 
 

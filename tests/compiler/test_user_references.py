@@ -69,6 +69,16 @@ REFERENCES: dict[str, Sample] = {
     "a power near one by half a size": sample(
         "return x / (1 - 0.999 ** (x.shape[0] // 2))", {"x": "N D"}, {"out": "N D"}, {"N": 30, "D": 7}, {"N": 501, "D": 3}
     ),
+    "rows against columns of one input": sample(
+        "return ids[:, :, None] == ids[:, None, :]", {"ids": "B S: int64"}, {"out": "B S S: bool"}, {"B": 3, "S": 9}
+    ),
+    "two places of one input": sample(
+        "return torch.cat([c[0, ..., :8], c[1, ..., 8:]], dim=-1)", {"c": "3 B S 32"}, {"out": "B S 32"}, {"B": 2, "S": 5}
+    ),
+    "two places of a contiguous input": sample(
+        "return torch.cat([c[0, ..., :8], c[1, ..., 8:]], dim=-1)", {"c": "3 B S 32"}, {"out": "B S 32"}, {"B": 2, "S": 5},
+        constraints=("c.is_contiguous()",),
+    ),
     "kron of a vector": sample("return a.kron(b)", {"a": "M N", "b": "P"}, {"out": "M N*P"}, {"M": 3, "N": 4, "P": 5}),
 }  # fmt: skip
 
