@@ -7,7 +7,7 @@ import math
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.gathers import embedding
-from kernelgen.frontend.graph import Dim, Ref
+from kernelgen.frontend.graph import Dim, Ref, SizeOf
 from kernelgen.frontend.rule import Call, Rule, StaysCall
 from kernelgen.frontend.scatters import add_rows, reduced, times_named
 
@@ -68,14 +68,16 @@ def segment_reduce(b: Builder, c: Call) -> Ref:
 
 
 def searched(b: Builder, sequence: Ref, values: Ref, shape: tuple[Dim, ...], *, right: bool) -> Ref:
-    """How many elements of rising rows are less than a value, or no more: a NaN is above all."""
+    """How many elements of rising rows are less than a value, or no more; all of them where none is more. What is NaN
+    stands at the end of a row, where torch's search goes only for a value beyond all numbers, or a NaN."""
     if b.node(values).dtype != "float" or b.longest(b.node(sequence).shape[-1]) > LONGEST:
         raise StaysCall(f"searchsorted or bucketize of integers, or in rows of more than {LONGEST} elements")
     beside = b.view("reshape", values, (*b.node(values).shape, ()))
     rows = b.node(sequence).shape
     sequence = b.view("reshape", sequence, (*rows[:-1], (), rows[-1])) if len(rows) > 1 else sequence
-    is_before = b.map("logical_not", b.map("gt" if right else "ge", sequence, beside))
-    return b.view("reshape", b.reduce("sum", b.convert(is_before, "int64"), (-1,)), shape)
+    before = b.reduce("sum", b.convert(b.map("le" if right else "lt", sequence, beside), "int64"), (-1,))
+    behind = b.reduce("sum", b.convert(b.map("gt" if right else "ge", sequence, beside), "int64"), (-1,))
+    return b.view("reshape", b.map("where", b.map("eq", behind, 0), SizeOf(rows[-1]), before, dtype="int64"), shape)
 
 
 def searchsorted(b: Builder, c: Call) -> Ref:

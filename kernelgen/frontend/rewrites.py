@@ -54,6 +54,8 @@ class Rewrites(TorchFunctionMode):
             return made.view(made.shape)
         if func in (torch.max_pool1d, functional.max_pool1d) and not (kwargs or {}).get("return_indices"):
             return _max_pool1d(*args, **{k: v for k, v in (kwargs or {}).items() if k != "return_indices"})
+        if func is functional.multi_margin_loss:
+            return _multi_margin_loss(*args, **(kwargs or {}))
         if func is torch.cdist:
             return _cdist(*args, **(kwargs or {}))
         if func in (torch.kron, torch.Tensor.kron):
@@ -115,6 +117,21 @@ def _cdist(x: Any, y: Any, p: float = 2.0, compute_mode: str | None = None) -> A
     """Distances by differences for any number of rows. Beyond 25 torch multiplies matrices, which is less exact."""
     mode = None if compute_mode == "use_mm_for_euclid_dist_if_necessary" else compute_mode
     return torch.cdist(x, y, p, mode or "donot_use_mm_for_euclid_dist")
+
+
+def _multi_margin_loss(
+    input: Any, target: Any, p: int = 1, margin: float = 1.0, weight: Any = None, size_average: Any = None,
+    reduce: Any = None, reduction: str = "mean",
+) -> Any:  # fmt: skip
+    """Its kernels add what is above zero, which a NaN is not; torch's decomposition takes a maximum."""
+    if size_average is not None or reduce is not None:
+        reduction = torch.nn._reduction.legacy_get_string(size_average, reduce)
+    rows, index = input.reshape(-1, input.shape[-1]), target.reshape(-1, 1)
+    short = margin - rows.gather(1, index) + rows
+    counts = (short > 0) & (torch.arange(rows.shape[1], device=input.device) != index)
+    lost = short if p == 1 else short * short
+    loss = torch.where(counts, lost if weight is None else lost * weight[index], 0.0).mean(-1).reshape(target.shape)
+    return loss if reduction == "none" else loss.sum() if reduction == "sum" else loss.mean()
 
 
 def _kron(input: Any, other: Any) -> Any:

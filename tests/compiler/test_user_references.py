@@ -79,6 +79,19 @@ REFERENCES: dict[str, Sample] = {
         "return torch.cat([c[0, ..., :8], c[1, ..., 8:]], dim=-1)", {"c": "3 B S 32"}, {"out": "B S 32"}, {"B": 2, "S": 5},
         constraints=("c.is_contiguous()",),
     ),
+    "a search in sorted rows": sample(
+        "s = torch.sort(x, dim=-1).values\nreturn torch.searchsorted(s, v)", {"x": "N D", "v": "N K"},
+        {"out": "N K: int64"}, {"N": 3, "D": 9, "K": 5},
+    ),
+    "multi_margin_loss": sample(
+        "return F.multi_margin_loss(x, t, p=2, margin=0.5, weight=w, reduction='none')",
+        {"x": "N C", "t": "N: int64 < C", "w": "C"}, {"out": "N"}, {"N": 3, "C": 70},
+        dtypes=(("T", ("float32",)),),
+    ),
+    "multi_margin_loss of one row": sample(
+        "return F.multi_margin_loss(x, t)", {"x": "C", "t": ": int64 < C"}, {"out": ""}, {"C": 70},
+        dtypes=(("T", ("float32",)),),
+    ),
     "kron of a vector": sample("return a.kron(b)", {"a": "M N", "b": "P"}, {"out": "M N*P"}, {"M": 3, "N": 4, "P": 5}),
 }  # fmt: skip
 
