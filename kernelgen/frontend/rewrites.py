@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from kernelgen.frontend import complexes, recurrent
+from kernelgen.frontend import complexes, recurrent, sampling
 from kernelgen.frontend.rule import Refused
 
 
@@ -54,6 +54,8 @@ class Rewrites(TorchFunctionMode):
             return made.view(made.shape)
         if func in (torch.max_pool1d, functional.max_pool1d) and not (kwargs or {}).get("return_indices"):
             return _max_pool1d(*args, **{k: v for k, v in (kwargs or {}).items() if k != "return_indices"})
+        if func is functional.grid_sample:
+            return sampling.grid_sample(*args, **(kwargs or {}))
         if func is functional.multi_margin_loss:
             return _multi_margin_loss(*args, **(kwargs or {}))
         if func is torch.cdist:

@@ -97,9 +97,19 @@ class _SpelledOut(TorchFunctionMode):
     ) -> Any:
         if func is torch.nn.functional.group_norm:
             return _group_norm(*args, **(kwargs or {}))
+        if func is torch.nn.functional.grid_sample:
+            return _grid_sample(*args, **(kwargs or {}))
         if func in _TRANSPOSED:
             return _transposed(func, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
+
+
+def _grid_sample(
+    input: Any, grid: Any, mode: str = "bilinear", padding_mode: str = "zeros", *aligned: Any, **given: Any
+) -> Any:
+    """What lies at no place is outside, where torch's kernels for CPUs multiply zeros by a weight that is NaN."""
+    outside = torch.where(grid.isfinite(), grid, 1e4) if padding_mode == "zeros" else grid
+    return torch.nn.functional.grid_sample(input, outside, mode, padding_mode, *aligned, **given)
 
 
 def _group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:

@@ -95,7 +95,17 @@ REFERENCES: dict[str, Sample] = {
     "kron of a vector": sample("return a.kron(b)", {"a": "M N", "b": "P"}, {"out": "M N*P"}, {"M": 3, "N": 4, "P": 5}),
 }  # fmt: skip
 
+REFERENCES |= {
+    f"grid_sample, {mode}, {padding}": sample(
+        f"return F.grid_sample(x, g, mode='{mode}', padding_mode='{padding}', align_corners={mode == 'nearest'})",
+        {"x": "N C H W", "g": "N P Q 2"}, {"out": "N C P Q"}, {"N": 2, "C": 3, "H": 6, "W": 7, "P": 6, "Q": 10},
+        dtypes=(("T", ("float32",)),),
+    )
+    for mode, padding in (("bilinear", "zeros"), ("bilinear", "border"), ("bilinear", "reflection"), ("nearest", "reflection"))
+}  # fmt: skip
+
 
 @pytest.mark.parametrize("name", REFERENCES)
 def test_a_reference_is_taken_and_right(name: str) -> None:
-    assert failures(REFERENCES[name], most=3) == []
+    most = 1 if name.startswith("grid_sample") else 3
+    assert failures(REFERENCES[name], most=most) == []
