@@ -108,7 +108,7 @@ def _with_all_ways(
 
 def _with_fewer_ways(written: Rewritten) -> Iterator[tuple[Rewritten, str]]:
     """The reference with more and more of its parameters fixed, and what is said of that."""
-    for kinds in (("float",), ("float", "bool"), ("float", "bool", "int")):
+    for kinds in (("float",), ("float", "bool")):
         fixed = [s for s in written.scalars if s.kind in kinds and not s.fixed]
         if fixed and any(s.kind == kinds[-1] for s in fixed):
             scalars = tuple(replace(s, fixed=s.fixed or s in fixed) for s in written.scalars)
