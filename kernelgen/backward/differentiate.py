@@ -116,7 +116,7 @@ def _to_operands(
 def _parts(tape: Tape, i: int, node: Node, g: Ref, dtypes: Mapping[str, str]) -> Iterator[tuple[int, Ref]]:
     """What the operands of a node get, each in a shape that broadcasts to its own."""
     refs = [a for a in node.args if isinstance(a, Ref)]
-    if node.op in ("input", "full", "iota", "place", "convert", *BOOLEAN):
+    if node.op in ("input", "full", "iota", "place", "convert", *operations.LIMITS, *BOOLEAN):
         return
     if node.op in ("sum", "round"):
         yield refs[0].node, g

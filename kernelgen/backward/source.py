@@ -24,7 +24,7 @@ from kernelgen.frontend.build import Refused
 from kernelgen.frontend.graph import CALL, DOT, REDUCTIONS, SCATTERS, VIEWS, Arg, Node, Ref, SizeOf
 from kernelgen.frontend.indices import Expr
 from kernelgen.frontend.masks import OPERATION
-from kernelgen.frontend.operations import OPERATIONS
+from kernelgen.frontend.operations import LIMITS, OPERATIONS
 from kernelgen.spec.model import ELLIPSIS
 
 LINE = 84
@@ -254,7 +254,7 @@ class Source:
             return ast.UnaryOp(_UNARY[op](), self._arg(args[0]))
         if op in ("int_maximum", "convert") and self._is_number(node):
             return self._arg(args[0])  # a count short of a correction, which torch's gradient does not bound either
-        if op in ("maximum", "minimum", "int_maximum", "int_minimum") and not isinstance(args[1], Ref):
+        if op in ("maximum", "minimum", "int_maximum", "int_minimum") and self._is_bound(args[1]):
             bound = ast.keyword("min" if op.endswith("maximum") else "max", self._arg(args[1]))
             return ast.Call(ast.Attribute(self._arg(args[0]), "clamp"), [], [bound])
         if known.kind == "map" and known.torch is not None:
@@ -283,7 +283,13 @@ class Source:
             return self._mask(node)
         if op == "full":
             return self._zeros(node) if i in self.tape.kept else self._arg(args[0])
+        if op in LIMITS and str(node.attrs[0]) in self.kinds:
+            return ast.parse(f"torch.finfo({self.kinds[str(node.attrs[0])]}).{LIMITS[op]}", mode="eval").body
         raise Refused(f"the gradient of what {node.op} gave")
+
+    def _is_bound(self, arg: Arg) -> bool:
+        """Whether it is a number, which torch takes as the bound of a clamp."""
+        return not isinstance(arg, Ref) or self.tape.node(arg).op in LIMITS
 
     def _call(self, node: Node) -> ast.expr:
         """A call of torch's, as a search is, of what the forward calls it with."""

@@ -202,13 +202,17 @@ def test_a_gradient_is_torchs(code: str) -> None:
     check(replace(found, dtypes=(("T", ("float32",)),)))
 
 
+@pytest.mark.parametrize("code", ["torch.nan_to_num(x * 2)", "x * x.abs().clamp(min=torch.finfo(x.dtype).eps).log()"])
+def test_a_gradient_knows_the_limits_of_every_dtype(code: str) -> None:
+    check(sample(f"return {code}", {"x": "A D"}, {"out": "A D"}, {"A": 3, "D": 37}))
+
+
 @pytest.mark.parametrize(
     ("code", "said"),
     [
         ("x // 3", "the gradient of floor, which is zero wherever it exists"),
         ("torch.heaviside(x, x)", "no float output depends on a float input"),
         ("F.dropout(x, 0.1)", "dropout.default, which draws from torch's generator"),
-        ("torch.nan_to_num(x)", "nan_to_num without posinf and neginf, which then depend on the dtype"),
     ],
 )
 def test_what_has_no_gradient_is_refused(code: str, said: str) -> None:

@@ -12,7 +12,7 @@ from kernelgen.families import split_schedules
 from kernelgen.families.forms import SPLIT
 from kernelgen.plan import TableRow
 
-IN_ORDER = "in the order of memory"
+IN_ORDER = "in memory order"
 
 
 def divided(line: str, shape: str, block: int) -> str:

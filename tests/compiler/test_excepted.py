@@ -41,5 +41,5 @@ def test_a_size_that_is_left_out_and_means_the_same(name: str) -> None:
 @pytest.mark.parametrize("name", OTHERWISE)
 def test_a_size_that_is_left_out_and_means_another_thing(name: str) -> None:
     found: Sample = sample(OTHERWISE[name], {"x": "N D", "y": "N D"}, {"out": "N D"})
-    with pytest.raises(SpecError, match=r"a branch on a size .*make it two specs"):
+    with pytest.raises(SpecError, match=r"a branch on a size .*write two specs"):
         plan_of(found.spec())
