@@ -184,10 +184,10 @@ def test_every_shipped_spec_rejects_every_mutant(file: Path, monkeypatch: pytest
     """In some small case; the baseline stands in for the kernel, so nothing is interpreted."""
     monkeypatch.syspath_prepend(file.parent)
     module = importlib.import_module(file.stem)
-    baseline = module.OPERATOR.baseline
-    written = any(t.into is not None for t in module.OPERATOR.outputs)  # a copy is not the input that is written into
-    of_copies = baseline if written else lambda *a, **k: copied(baseline(*a, **k))
-    copying = dataclasses.replace(module.OPERATOR, baseline=of_copies)
+    baseline, written = module.OPERATOR.baseline, module.OPERATOR.written
+    copying = dataclasses.replace(
+        module.OPERATOR, baseline=lambda *a, **k: list_mutants.copied(baseline(*a, **k), written)
+    )
     told: set[str] = set()
     left: set[str] = set()
     for one in smallest(module.CASES):
@@ -198,10 +198,6 @@ def test_every_shipped_spec_rejects_every_mutant(file: Path, monkeypatch: pytest
             return
     assert told
     assert left - told <= {list_mutants.SUMMED}  # the page names where
-
-
-def copied(result: torch.Tensor | tuple[torch.Tensor, ...]) -> torch.Tensor | tuple[torch.Tensor, ...]:
-    return tuple(r.clone() for r in result) if isinstance(result, tuple) else result.clone()
 
 
 def test_the_page_of_mutants_covers_all_that_is_shipped() -> None:
