@@ -356,7 +356,8 @@ def test_a_kernel_as_wrong_as_eager_is_right_where_torch_is_set_to_tf32(set_to_t
     found = judged(op, sizes, distributions=("normal", "large", "normal"), seeds=3)
     assert found.passed, found.message
     lower = normalized(lambda x, w: multiply(x.bfloat16().float(), w.bfloat16().float()))
-    assert "over the bound" in judged(op, sizes, kernel=lower).message
+    # of so few sums one draw in sixty does not tell bfloat16 from TF32
+    assert "over the bound" in judged(op, sizes, kernel=lower, seeds=3).message
     assert {"a product in lower precision", "a product without its last block"} <= found.told.keys()
 
 
