@@ -70,7 +70,7 @@ def accuracy_case(
         tuple(trials),
         left_out,
         run_as,
-        fatal=any(t.fatal for t in trials),
+        fatal=any(t.fatal for t in trials) or (bool(left_out) and devices.is_lost(device)),
         seed=seed,
         seconds=time.perf_counter() - begin,
         told=dict(suite.told) if suite else {},
@@ -101,7 +101,7 @@ def _try(settings: Iterator[trial.Setting], trials: list[Trial], derived: bool, 
         return True, "", str(limit)
     except patience.TooLongError as error:
         return True, "", f"time: {error}"
-    except devices.FULL as error:
+    except RuntimeError as error:
         if not devices.is_full(error):
             raise
         return True, "", f"ran out of memory: {trial.first_line(error)}"

@@ -9,7 +9,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from .bounds import CAP
-from .eager import EagerMode
+from .eager import EagerMode, InOrder
 from .model import Function
 
 
@@ -40,7 +40,7 @@ def narrowed(function: Function, inputs: Sequence[torch.Tensor]) -> frozenset[to
     """The dtypes of fewer bytes, among those with a cap, that a function casts floats to on the way to its results."""
     key = function, tuple(x.dtype for x in inputs)
     if key not in _known:
-        with torch.no_grad(), _Casts() as casts:
+        with torch.no_grad(), InOrder(), _Casts() as casts:
             function(*inputs)
         _known[key] = frozenset(casts.found & CAP.keys())
     return _known[key]
@@ -91,7 +91,7 @@ class _Narrowed(TorchFunctionMode):
 
 def rounding(function: Function, inputs: Sequence[torch.Tensor]) -> Function:
     """The function, of which casts to narrower floats round in an oracle as well. `inputs`: of their own dtypes."""
-    with torch.no_grad(), _Narrowings() as noted:
+    with torch.no_grad(), InOrder(), _Narrowings() as noted:
         function(*inputs)
 
     def rounded(*arguments: torch.Tensor) -> Any:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from .eager import InOrder
 from .model import Function
 from .oracle import Box, Noise, in_float64
 from .selections import Selection, Selections, enriched
@@ -80,7 +81,7 @@ class Measure:
     def as_given(self) -> list[Selection]:
         """What PyTorch selects in the inputs' own dtype."""
         heard = Selections()
-        with torch.no_grad(), heard:
+        with torch.no_grad(), InOrder(), heard:
             self.reference(*self.cut)
         return heard.found
 

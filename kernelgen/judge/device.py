@@ -12,8 +12,8 @@ import torch
 from .interpreter import as_on_a_gpu, decorate_again
 from .model import Function
 
-FULL: tuple[type[Exception], ...] = (torch.OutOfMemoryError, getattr(torch, "AcceleratorError", torch.OutOfMemoryError))
-"""What torch raises where the device's memory is full; the second where its driver says so, who says more than that."""
+_NO_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "busy or unavailable")
+"""What drivers and libraries say where the device's memory is full; the last where a process cannot even begin."""
 SIMULATED = "KERNELGEN_SIMULATED_NPU"
 """A variable that asks for the simulated NPU."""
 
@@ -169,10 +169,11 @@ def is_lost(device: str) -> bool:
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error says that the device has no memory left, which is no fault of a kernel's."""
+    """Whether an error says that the device has no memory left, which is no fault of a kernel's. Triton and cuBLAS say
+    so by a RuntimeError."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
-    return isinstance(error, FULL) and "out of memory" in str(error)
+    return isinstance(error, RuntimeError) and any(said in str(error) for said in _NO_MEMORY)
 
 
 def free_bytes(device: str) -> int:
@@ -187,7 +188,7 @@ def free_bytes(device: str) -> int:
     if device == "cuda":
         try:
             return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-        except FULL as error:
+        except RuntimeError as error:
             if not is_full(error):
                 raise
             return 0

@@ -27,7 +27,8 @@ class EagerMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class InOrder(TorchFunctionMode):
     """Under which results are the same wherever they are computed: what torch selects in any order (`topk` with
     sorted=False) is sorted, and attention without heads or keys, where torch 2.11 divides by zero or gives None, is
-    computed by its formula."""
+    computed by its formula. Torch's fused attention and its gradient read 16 bytes at once, and where memory begins
+    elsewhere the GPU stops (2.11): they get copies."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -40,7 +41,16 @@ class InOrder(TorchFunctionMode):
                 return args[0].new_empty(shape)
             with sdpa_kernel(SDPBackend.MATH):
                 return func(*args, **(kwargs or {}))
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            args, kwargs = tree_map_only(torch.Tensor, _aligned, (args, kwargs))
+        if func is torch.autograd.grad:  # what has a gradient is asked for by name
+            args, kwargs = tree_map_only(torch.Tensor, lambda x: x if x.requires_grad else _aligned(x), (args, kwargs))
         return func(*args, **(kwargs or {}))
+
+
+def _aligned(x: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy of it if its memory does not begin at a multiple of 16 bytes."""
+    return x if x.data_ptr() % 16 == 0 else x.clone()
 
 
 _WRITES = frozenset(

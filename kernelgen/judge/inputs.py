@@ -79,7 +79,9 @@ def _made(
     buffers = []
     for position, tensor in enumerate(operator.inputs):
         where = device if tensor.number is None else "cpu"
-        buffer, target = allocate(case.shape(tensor), case.dtype(tensor), case.layout, where)
+        equal = case.layout == "expanded" and tensor.offsets is not None  # offsets are 0 first and the total last
+        layout = "contiguous" if equal else case.layout
+        buffer, target = allocate(case.shape(tensor), case.dtype(tensor), layout, where)
         if tensor.number is not None:
             target.fill_(_number(tensor.number, distribution, derive_seed(seed, position)))
         elif not tensor.like:  # a `like` input keeps its NaNs: nothing may read it

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from . import guards, inputs
+from .eager import InOrder
 from .model import Case, Operator
 from .oracle import as_tuple
 
@@ -78,7 +79,7 @@ def _made(operator: Operator, case: Case, distribution: str, seed: int, device: 
 
 
 def _run(operator: Operator, arguments: Sequence[torch.Tensor]) -> Outputs:
-    with torch.no_grad():
+    with torch.no_grad(), InOrder():
         return tuple(output.clone() for output in as_tuple(operator.pure(*arguments)))
 
 

@@ -67,7 +67,7 @@ def performance_case(
                 time_cap_s=time_cap_s,
                 half_width=half_width,
             )
-        except devices.FULL as error:
+        except RuntimeError as error:
             if not devices.is_full(error):
                 raise
             notes.append(f"{name}: ran out of memory: {str(error).splitlines()[0]}")

@@ -57,6 +57,8 @@ class Storing:
     hidden: Sequence[Pair] = ()
     """Of every sum of products, which factors of 0 leave out what they are multiplied with, be that infinite or NaN; of
     every other, where a mask adds minus infinity (masks.py)."""
+    flushed: bool = False
+    """Sums of products read 0 in the place of what is below float32's normal numbers, as GPUs' exponentials give."""
     known: Known = field(default_factory=Known)
     """Sums of one case."""
     anyhow: torch.Generator | None = None
@@ -73,11 +75,11 @@ class Storing:
 
 def _rounded_anyhow(x: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
     """Off by as much as rounding may be, half an ulp at most, at random; what is infinite in the dtype is so."""
-    info = torch.finfo(dtype)
+    info, known = torch.finfo(dtype), x.detach()
     drawn = torch.rand(x.shape, generator=generator, dtype=torch.float64, device=generator.device).to(x.device)
-    ulp = torch.exp2(torch.frexp(x).exponent.double() - 1).clamp(min=info.tiny) * info.eps
-    off = torch.where(x == 0, 0.0, (drawn - 0.5) * ulp)
-    return torch.where(x.isfinite() & (x.abs() <= info.max), x + off, x.clamp(-torch.inf, torch.inf))
+    ulp = torch.exp2(torch.frexp(known).exponent.double() - 1).clamp(min=info.tiny) * info.eps
+    moves = known.isfinite() & (known != 0) & (known.abs() <= info.max)
+    return x + torch.where(moves, (drawn - 0.5) * ulp, 0.0)  # used once: its gradient is no sum
 
 
 class Stored(EagerMode):
@@ -96,6 +98,7 @@ class Stored(EagerMode):
         self._stores_step = storing.whole and not storing.ours
         self._product: torch.Tensor | None = None
         self._attends = False
+        self._flushes = storing.flushed
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -146,9 +149,12 @@ class Stored(EagerMode):
             if self._called and all(x.numel() for x in (query, key, value)):  # see eager.InOrder
                 given = {"attn_mask": attn_mask, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
                 next(self._hidden, None), next(self._hidden, None)
+                if any(x.requires_grad for x in (query, key, value)):
+                    self._hidden = iter(())  # of torch's gradient it is not known which sums come in which order
                 return self._own(torch.nn.functional.scaled_dot_product_attention, (query, key, value), given)
-            if not key.shape[-2]:
-                return query.new_zeros((*query.shape[:-1], value.shape[-1]))
+            if not key.shape[-2]:  # sums of nothing, which have gradients
+                nothing = query[..., :0].sum() + key.sum() + value.sum()
+                return nothing.expand((*query.shape[:-1], value.shape[-1]))
             if enable_gqa:
                 key, value = (x.repeat_interleave(query.shape[-3] // x.shape[-3], -3) for x in (key, value))
             usual = query.shape[-1] ** -0.5 if query.shape[-1] else math.inf
@@ -159,11 +165,12 @@ class Stored(EagerMode):
             if attn_mask is not None:
                 kept = attn_mask.dtype == torch.bool
                 scores = torch.where(attn_mask, scores, -math.inf) if kept else scores + attn_mask
+            # a row that sees no key is 0, and so is its gradient
+            unseen = (scores.amax(-1, keepdim=True) == -math.inf) & (attn_mask is not None)
+            scores = torch.where(unseen, 0.0, scores)
             powers = torch.exp(scores - scores.amax(-1, keepdim=True))
             multiplied = self._rounded(powers) if self._dtype.itemsize < 4 else _flushed(powers)
-            weights = multiplied / powers.sum(-1, keepdim=True)
-            if attn_mask is not None:  # a row that sees no key is 0
-                weights = torch.where(scores.amax(-1, keepdim=True) == -math.inf, 0.0, weights)
+            weights = torch.where(unseen, 0.0, multiplied / powers.sum(-1, keepdim=True))
             return self._written(self._summed(weights, value, at), of_matrices(weights))
         finally:
             self._attends = False
@@ -233,6 +240,7 @@ class Stored(EagerMode):
         if x.dtype != torch.float64:
             return x
         if x.untyped_storage().data_ptr() not in self._inputs:
+            x = _flushed(x) if self._flushes else x
             disturbs = self._ours and self._errors is not None and x.ndim
             x = _flushed(self._scaled(x)) if disturbs else self._rounded(x)
         # where sums are disturbed, what operands lose is among the errors

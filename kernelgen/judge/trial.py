@@ -18,6 +18,7 @@ from .fences import Fences
 from .model import Case, Function, Operator, Trial
 from .mutants import Suite
 from .oracle import as_tuple
+from .readings import the_other_way
 from .replay import Replay
 
 REFUSABLE = 2**29
@@ -131,8 +132,14 @@ def _inputs(setting: Setting, seed: int) -> tuple[inputs.Buffer, ...]:
 
 
 def _rehearse(setting: Setting) -> None:
-    """Whether the case can be computed, and is not refused, as inputs of other values show."""
-    _eager(setting, _inputs(setting, inputs.derive_seed(setting.seed, "rehearsal")))
+    """Whether the case can be computed, in each way the operator has, and is not refused, as inputs of other values
+    show."""
+    buffers = _inputs(setting, inputs.derive_seed(setting.seed, "rehearsal"))
+    _eager(setting, buffers)
+    try:
+        the_other_way(setting.operator, lambda x: x, [b.view for b in buffers])
+    except ArithmeticError as error:  # of sizes, as D ** -0.5 where D is 0
+        raise UncomputableError(f"the reference cannot be computed: {first_line(error)}") from error
 
 
 def _rehearse_indices(setting: Setting) -> None:

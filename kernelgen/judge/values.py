@@ -20,12 +20,11 @@ from .masks import drawn, hidden
 from .model import Case, Operator, Worst
 from .mutants import LARGEST, Reject, Suite, bounded
 from .oracle import PROBE, Noise, Tiling, in_float64
+from .readings import read_otherwise, the_other_way
 from .selections import Selection
 from .stored import Storing
 from .wrong_products import WRONG, Change, Wronged
 
-_LARGE = 2.0**14
-"""In place of an infinite gradient: no less than other elements are, and finite in float16."""
 _SETTLING = 32
 """Disturbed oracles that must agree on NaN and infinities before a candidate is held to them."""
 _PROBES = 8
@@ -270,7 +269,7 @@ def _tiles(run: _Run, visit: Visit, casts: frozenset[torch.dtype], *, draws: int
     """Call `visit` for every output of every tile; a tile's memory is freed before the next one is computed."""
     operator, tiling = run.operator, Tiling(run.operator, run.case)
     probes = draws * _probes(run)
-    device = run.arguments[0].device.type if run.arguments else "cpu"
+    device = run.arguments[0].device if run.arguments else "cpu"
     generator = torch.Generator(device).manual_seed(derive_seed(run.seed, "probe"))
     for box in tiling.boxes():
         cut = [tiling.cut(t, x, box) for t, x in zip(operator.inputs, run.arguments, strict=True)]
@@ -295,13 +294,7 @@ def _tiles(run: _Run, visit: Visit, casts: frozenset[torch.dtype], *, draws: int
             probed = oracle.probes_of(i) if ref.dtype.is_floating_point else oracle.counted_of(i)
             part = Part(i, box, got, eager, ref, probed, own, selects=bool(oracle.found))
             if bool(misplaced(got, eager, ref).any()):
-                if device == "cpu":
-                    ref = _one_by_one(operator, cut, i, got, eager, ref)
-                else:
-                    ref = _on_host(operator, cut, i, got, ref)
-                ref = _spelled_out(operator, cut, i, got, eager, ref)
-                ref = _added_first(operator, cut, i, got, ref)
-                ref = _gone(operator, cut, i, got, eager, ref)
+                ref = read_otherwise(operator, run.products, cut, i, got, eager, ref)
                 part = _unseen(run, oracle, storing, replace(part, ref=ref))
                 part = replace(part, ref=_settled(run, cut, i, got, eager, part.ref, generator))
             visit(undoubted(part, oracle.alternatives_of(i), _slack(run, i, casts)))
@@ -378,26 +371,10 @@ def _other_way(
     operator: Operator, cut: Sequence[torch.Tensor], storing: Sequence[Storing], refs: Sequence[torch.Tensor]
 ) -> Iterator[tuple[torch.Tensor, ...]]:
     """The oracles that go the operator's other way, with what lies in memory on it and what its sums are off by."""
-    if operator.also is not None:
-        for how in storing:
-            if not how.called:
-                yield _as_near(in_float64(partial(operator.also, how.rounded), cut, stored=how), refs, how)
-
-
-def _gone(
-    operator: Operator,
-    cut: Sequence[torch.Tensor],
-    output: int,
-    got: torch.Tensor,
-    eager: torch.Tensor,
-    ref: torch.Tensor,
-) -> torch.Tensor:
-    """The oracle with what the operator's other way gives in the candidate's doubtful places: a weight that a mask
-    hides is 0 there, of a row too whose weights are NaN."""
-    if operator.also is None:
-        return ref
-    other = in_float64(partial(operator.also, lambda x: x), cut)[output]
-    return torch.where(misplaced(got, eager, ref) & ~misplaced(got, eager, other), other, ref)
+    for how in storing:
+        found = None if how.called else the_other_way(operator, how.rounded, cut, how)
+        if found is not None:
+            yield _as_near(found, refs, how)
 
 
 def _worst_order(
@@ -410,80 +387,26 @@ def _worst_order(
     return tuple(r + _ROUNDING * (n - 1) * s for r, n, s in zip(refs, counts, sizes, strict=True))
 
 
-def _on_host(
-    operator: Operator, cut: Sequence[torch.Tensor], output: int, got: torch.Tensor, ref: torch.Tensor
-) -> torch.Tensor:
-    """The oracle by PyTorch's CPU kernels, if the candidate's NaN and infinities are where they have them.
-
-    A fused CUDA kernel of PyTorch may spread them differently from the formula it stands for: F.rms_norm makes a
-    whole row NaN where one element is infinite. Either is an honest reading of the reference.
-    """
-    other = in_float64(operator.pure, [x.cpu() for x in cut])[output].to(ref.device)
-    return ref if bool(misplaced(got, other, other).any()) else other
-
-
-def _spelled_out(
-    operator: Operator,
-    cut: Sequence[torch.Tensor],
-    output: int,
-    got: torch.Tensor,
-    eager: torch.Tensor,
-    ref: torch.Tensor,
-) -> torch.Tensor:
-    """The oracle with what the documented formulas give in the candidate's doubtful places."""
-    other = in_float64(operator.pure, cut, spelled_out=True)[output]
-    return torch.where(misplaced(got, eager, ref), other, ref)
-
-
-def _one_by_one(
-    operator: Operator,
-    cut: Sequence[torch.Tensor],
-    output: int,
-    got: torch.Tensor,
-    eager: torch.Tensor,
-    ref: torch.Tensor,
-) -> torch.Tensor:
-    """The oracle with what PyTorch's loops over single elements give in the candidate's doubtful places.
-
-    On a CPU its loops over vector registers treat NaN otherwise than those over single elements, which take what is
-    left over and agree with CUDA (the gradients of elu and hardswish). Elements that do not lie side by side are
-    taken one by one.
-    """
-    wide = [x.double() if x.dtype.is_floating_point else x for x in cut]
-    other = in_float64(operator.pure, [torch.stack((x, x), dim=-1)[..., 0] for x in wide])[output]
-    return torch.where(misplaced(got, eager, ref), other, ref)
-
-
-def _added_first(
-    operator: Operator, cut: Sequence[torch.Tensor], output: int, got: torch.Tensor, ref: torch.Tensor
-) -> torch.Tensor:
-    """The oracle with the infinities that an infinite incoming gradient g makes where it is multiplied last.
-
-    Of x - tanh(x) autograd adds g - g * t to NaN, a kernel that computes g * (1 - t) has an infinity: right if a large
-    g in place of the infinite one gives a result of that sign.
-    """
-    if not operator.terms:
-        return ref
-    given = zip(operator.inputs, cut, strict=True)
-    large = [torch.where(x.isinf(), x.sign() * _LARGE, x) if t.name in operator.terms else x for t, x in given]
-    other = in_float64(operator.pure, large)[output]
-    taken = ref.isnan() & got.isinf() & (got.sign() == other.sign())
-    return torch.where(taken, got.to(ref.dtype), ref)
-
-
 def _unseen(run: _Run, oracle: Oracle, storing: Sequence[Storing], part: Part) -> Part:
     """A part with what its oracles are, in the candidate's doubtful places, where what a mask hides is left out of sums
     of products: of a weight of 0 and an infinite or NaN value the product is NaN, which a kernel that skips it never
     sees. Only where that is what the candidate has, and none of it where no sum has a mask."""
-    doubtful = misplaced(part.got, part.eager, part.ref)
-    if run.products is None or not bool(doubtful.any()):
+    if run.products is None or not bool(misplaced(part.got, part.eager, part.ref).any()):
         return part
     masks = _masks(run, oracle.measure.cut)
     if not any(bool(mask.any()) for pair in masks for mask in pair):
         return part
-    measure, taken, i = oracle.measure, oracle.taken, part.output
     exactly = replace(run.products, dtype=torch.float64, hidden=masks)
-    ref = measure.as_stored(exactly, taken)[0][i]
+    part = _seen_alone(run, oracle, storing, part, exactly)
+    return _seen_alone(run, oracle, storing, part, replace(exactly, flushed=True))
+
+
+def _seen_alone(run: _Run, oracle: Oracle, storing: Sequence[Storing], part: Part, exactly: Storing) -> Part:
+    """A part with what the oracle without hidden factors says of the candidate's doubtful places, where that settles
+    them."""
+    doubtful = misplaced(part.got, part.eager, part.ref)
+    measure, taken, i = oracle.measure, oracle.taken, part.output
+    ref = measure.as_stored(exactly, taken)[0][i] if bool(doubtful.any()) else part.ref
     settled = doubtful & ~misplaced(part.got, part.eager, ref)
     if not bool(settled.any()):
         return part
@@ -491,8 +414,10 @@ def _unseen(run: _Run, oracle: Oracle, storing: Sequence[Storing], part: Part) -
     probes = [measure.disturbed(noise, taken, exactly)[0][i] for noise in noises]
     # PyTorch's own error says nothing there: of few elements more oracles have to
     more = min(POOL // int(settled.sum()), _MANY_DRAWS * _probes(run) // _PROBES)
+    assert run.products is not None
     drawn_on = [replace(run.products, errors=Errors(measure.generator, known=run.known))] * more
-    stored = [measure.as_stored(replace(s, hidden=masks), taken)[0][i] for s in (*storing, *drawn_on)]
+    hiding = [replace(s, hidden=exactly.hidden, flushed=exactly.flushed) for s in (*storing, *drawn_on)]
+    stored = [measure.as_stored(how, taken)[0][i] for how in hiding]
     return replace(
         part,
         ref=torch.where(settled, ref, part.ref),

@@ -69,14 +69,10 @@ def check_inputs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
             "attention: v.shape[2] must equal k.shape[2], got shapes "
             f"{tuple(v.shape)} and {tuple(k.shape)}"
         )
-    if q.shape[-1] > 1024:
-        raise ValueError(
-            f"attention: needs q.shape[-1] <= 1024, got q {tuple(q.shape)}"
-        )
-    if v.shape[-1] > 1024:
-        raise ValueError(
-            f"attention: needs v.shape[-1] <= 1024, got v {tuple(v.shape)}"
-        )
+    if q.shape[-1] > 512:
+        raise ValueError(f"attention: needs q.shape[-1] <= 512, got q {tuple(q.shape)}")
+    if v.shape[-1] > 512:
+        raise ValueError(f"attention: needs v.shape[-1] <= 512, got v {tuple(v.shape)}")
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

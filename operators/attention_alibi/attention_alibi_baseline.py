@@ -61,9 +61,9 @@ def check_inputs(
             "attention_alibi: slopes.shape must be (q.shape[1],), got shapes "
             f"{tuple(slopes.shape)} and {tuple(q.shape)}"
         )
-    if q.shape[-1] > 1024:
+    if q.shape[-1] > 512:
         raise ValueError(
-            f"attention_alibi: needs q.shape[-1] <= 1024, got q {tuple(q.shape)}"
+            f"attention_alibi: needs q.shape[-1] <= 512, got q {tuple(q.shape)}"
         )
 
 

@@ -44,9 +44,9 @@ def check_inputs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
             "attention_causal: v.shape must equal q.shape, got shapes "
             f"{tuple(v.shape)} and {tuple(q.shape)}"
         )
-    if q.shape[-1] > 1024:
+    if q.shape[-1] > 512:
         raise ValueError(
-            f"attention_causal: needs q.shape[-1] <= 1024, got q {tuple(q.shape)}"
+            f"attention_causal: needs q.shape[-1] <= 512, got q {tuple(q.shape)}"
         )
 
 

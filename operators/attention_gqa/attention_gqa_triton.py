@@ -376,9 +376,9 @@ def check_inputs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
             f"attention_gqa: v.shape must equal k.shape, got shapes {tuple(v.shape)} "
             f"and {tuple(k.shape)}"
         )
-    if q.shape[-1] > 1024:
+    if q.shape[-1] > 512:
         raise ValueError(
-            f"attention_gqa: needs q.shape[-1] <= 1024, got q {tuple(q.shape)}"
+            f"attention_gqa: needs q.shape[-1] <= 512, got q {tuple(q.shape)}"
         )
 
 

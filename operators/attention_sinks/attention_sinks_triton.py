@@ -106,7 +106,11 @@ def attention_sinks_kernel(
         out = out * correction[:, None]
         out = tl.dot(exponentials.to(q_desc.dtype), v, out, input_precision=PRECISION)
         row_max = new_max
-    row_max = row_max * scale_log2 * 0.6931471805599453
+    # a maximum: fused with what is subtracted from it the product would keep its
+    # rounding error
+    row_max = tl.maximum(
+        row_max * scale_log2 * 0.6931471805599453, -3.4028234663852886e38
+    )
     sinks = tl.cast(tl.load(sinks_ptr + batch_h * stride_sinks_h), tl.float32)
     # weights = torch.softmax(torch.cat([scores, sink], dim=-1), dim=-1)[..., :-1]
     largest = _nan_maximum(row_max, sinks)
@@ -246,7 +250,11 @@ def attention_sinks_tiles_kernel(
             exponentials.to(q_ptr.dtype.element_ty), v, out, input_precision=PRECISION
         )
         row_max = new_max
-    row_max = row_max * scale_log2 * 0.6931471805599453
+    # a maximum: fused with what is subtracted from it the product would keep its
+    # rounding error
+    row_max = tl.maximum(
+        row_max * scale_log2 * 0.6931471805599453, -3.4028234663852886e38
+    )
     sinks = tl.cast(tl.load(sinks_ptr + batch_h * stride_sinks_h), tl.float32)
     # weights = torch.softmax(torch.cat([scores, sink], dim=-1), dim=-1)[..., :-1]
     largest = _nan_maximum(row_max, sinks)
@@ -405,9 +413,9 @@ def check_inputs(
             "attention_sinks: sinks.shape must be (q.shape[1],), got shapes "
             f"{tuple(sinks.shape)} and {tuple(q.shape)}"
         )
-    if q.shape[-1] > 1024:
+    if q.shape[-1] > 512:
         raise ValueError(
-            f"attention_sinks: needs q.shape[-1] <= 1024, got q {tuple(q.shape)}"
+            f"attention_sinks: needs q.shape[-1] <= 512, got q {tuple(q.shape)}"
         )
 
 

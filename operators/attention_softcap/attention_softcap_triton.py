@@ -381,9 +381,9 @@ def check_inputs(
             "attention_softcap: v.shape must equal q.shape, got shapes "
             f"{tuple(v.shape)} and {tuple(q.shape)}"
         )
-    if q.shape[-1] > 1024:
+    if q.shape[-1] > 512:
         raise ValueError(
-            f"attention_softcap: needs q.shape[-1] <= 1024, got q {tuple(q.shape)}"
+            f"attention_softcap: needs q.shape[-1] <= 512, got q {tuple(q.shape)}"
         )
 
 

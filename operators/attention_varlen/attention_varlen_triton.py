@@ -322,9 +322,9 @@ def check_inputs(
             "attention_varlen: cu_seqlens_k.shape must equal cu_seqlens_q.shape, got "
             f"shapes {tuple(cu_seqlens_k.shape)} and {tuple(cu_seqlens_q.shape)}"
         )
-    if q.shape[-1] > 1024:
+    if q.shape[-1] > 512:
         raise ValueError(
-            f"attention_varlen: needs q.shape[-1] <= 1024, got q {tuple(q.shape)}"
+            f"attention_varlen: needs q.shape[-1] <= 512, got q {tuple(q.shape)}"
         )
 
 

@@ -108,10 +108,9 @@ def check_inputs(
             f"cu_seqlens_q.shape, got shapes {tuple(cu_seqlens_k.shape)} and "
             f"{tuple(cu_seqlens_q.shape)}"
         )
-    if q.shape[-1] > 1024:
+    if q.shape[-1] > 512:
         raise ValueError(
-            "attention_varlen_causal: needs q.shape[-1] <= 1024, got q "
-            f"{tuple(q.shape)}"
+            f"attention_varlen_causal: needs q.shape[-1] <= 512, got q {tuple(q.shape)}"
         )
 
 

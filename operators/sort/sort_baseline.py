@@ -17,6 +17,8 @@ def check_inputs(x: torch.Tensor) -> None:
         raise ValueError(
             f"sort: x must have at least 1 dimension, got shape {tuple(x.shape)}"
         )
+    if x.shape[-1] > 4096:
+        raise ValueError(f"sort: needs x.shape[-1] <= 4096, got x {tuple(x.shape)}")
 
 
 def sort(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

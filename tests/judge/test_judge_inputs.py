@@ -4,10 +4,13 @@ import math
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from kernelgen import judge
 from kernelgen.judge import device as devices
 from kernelgen.judge import guards, hidden, inputs, memory
+from kernelgen.judge.eager import InOrder
 from kernelgen.judge.hidden import LAYOUTS
 
 X = judge.Tensor("x", ("...", "D"), "T", rows=0)
@@ -295,3 +298,40 @@ def test_what_a_reference_searches_rises(reference, layout):
         assert bool((searched.view.diff(dim=-1) >= 0).all()), distribution
         if distribution == "normal":
             assert not bool((given.view.diff(dim=-1) >= 0).all())
+
+
+@pytest.mark.parametrize("layout", ["sliced", "offset", "expanded"])
+def test_offsets_begin_with_0_and_end_with_the_total(layout):
+    """Expanded ones were all 0: a reference that takes the sequence of a row from them reads beyond, and a GPU stops."""
+    x, offsets = judge.Tensor("x", ("M",), "float32"), judge.Tensor("offsets", ("P",), "int32", offsets="M")
+    operator = judge.Operator("op", torch.add, torch.add, torch.add, (x, offsets), (x,))
+    case = judge.Case({"M": 50, "P": 9}, {}, layout=layout)
+    for distribution in inputs.DISTRIBUTIONS:
+        found = inputs.make(operator, case, distribution=distribution, seed=3, device="cpu")[1].view
+        assert (found[0], found[-1]) == (0, 50), distribution
+
+
+class Listening(TorchFunctionMode):
+    """Notes the tensors that attention and gradients are asked of."""
+
+    def __init__(self, asked):
+        super().__init__()
+        self.asked = asked
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func in (torch.nn.functional.scaled_dot_product_attention, torch.autograd.grad):
+            self.asked += [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_fused_attention_is_given_aligned_memory(start):
+    """Torch's reads 16 bytes at once, in its gradient as well."""
+    asked = []
+    memory = torch.randn(2 * 3 * 8 + 1, dtype=torch.float16)[start : start + 48].view(2, 3, 8)
+    with Listening(asked), InOrder():
+        out = torch.nn.functional.scaled_dot_product_attention(memory.detach().requires_grad_(), memory, memory)
+        torch.autograd.grad(out, (out,), memory)
+    assert len(asked) == 6
+    assert all(x.data_ptr() % 16 == 0 for x in asked)
+    assert (memory.data_ptr() % 16 == 0) == (start == 0)

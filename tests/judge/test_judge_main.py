@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,20 @@ def test_a_lost_device_ends_the_run(monkeypatch, capsys):
     assert accuracy("--skip", "2048", operator=broken) == 1
     out = capsys.readouterr().out
     assert "illegal memory access" in out
+    assert "not run" in out
+
+
+def test_a_device_that_pytorch_loses_ends_the_run_too(monkeypatch, capsys):
+    """Of a hidden case that the reference cannot compute nothing is wrong, and yet nothing can run after it."""
+    monkeypatch.setattr(devices, "is_lost", lambda device: True)
+
+    def crash(x):
+        raise RuntimeError("CUDA error: misaligned address")
+
+    broken = judge.Operator(**{**vars(SOFTMAX), "baseline": crash})
+    assert accuracy(operator=broken, cases=CASES[:0] + tuple(replace(c, hidden=True) for c in CASES[:2])) == 1
+    out = capsys.readouterr().out
+    assert "0 failed, 1 left out, " in out
     assert "not run" in out
 
 

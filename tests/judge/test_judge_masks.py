@@ -1,9 +1,13 @@
 """What a mask hides need not be read; all else that torch makes NaN of is NaN."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from kernelgen import judge
+from kernelgen.judge.oracle import in_float64
+from kernelgen.judge.stored import Storing
 from kernelgen.judge.values import check
 
 WINDOW = 24
@@ -174,3 +178,87 @@ def test_a_row_of_which_everything_is_hidden_is_nan_as_in_torch():
     assert judged(none_seen, lambda q, k, v: none_seen(q, k, v), dtype="float32").passed
     zeros = judged(none_seen, lambda q, k, v: none_seen(q, k, v).nan_to_num(0.0), dtype="float32")
     assert "NaN or infinity in the wrong place" in zeros.message
+
+
+def flushing(weights, below=2.0**-126):
+    """Zeros in the place of numbers below float32's normal ones, as GPUs' exponentials give them."""
+    return torch.where(weights.abs() < below, 0.0, weights)
+
+
+@pytest.mark.parametrize("hides", [False, True])
+def test_a_weight_too_small_to_be_normal_is_zero_on_a_gpu(hides):
+    def capped(q, k, v, flush=lambda weights: weights):
+        scores = 50 * torch.tanh(q @ k.mT)
+        scores = scores.masked_fill(hidden(q.shape[1], k.shape[1]), float("-inf")) if hides else scores
+        return flush(torch.softmax(scores, dim=-1)).mT @ v
+
+    def kernel(q, k, v):
+        differs.append(bool((capped(q, k, v).isinf() & capped(q, k, v, flushing).isnan()).any()))
+        return capped(q, k, v, flushing)
+
+    def wrong(q, k, v):
+        return capped(q, k, v, lambda weights: flushing(weights, below=1e-30))
+
+    def accepts(candidate, seed):
+        tensors = tuple(judge.Tensor(name, ("B", "S", "D"), "float32") for name in ("q", "k", "v", "out"))
+        op = judge.Operator("o", candidate, capped, capped, tensors[:3], tensors[3:], multiplied="float32")
+        case = judge.Case({"B": 257, "S": 2, "D": 3}, {})
+        return judge.accuracy_case(op, case, distributions=("specials",), seeds=1, seed=seed, mutants=False).passed
+
+    differs = []
+    assert all(accepts(kernel, seed) for seed in range(8))
+    assert any(differs)
+    assert not all(accepts(wrong, seed) for seed in range(8))
+
+
+def test_after_torchs_own_attention_a_gradient_has_sums_that_no_mask_is_of():
+    """Which products its gradient takes, in which order, is torch's affair: on a GPU other ones than on a CPU."""
+    q, k, v = torch.randn(3, 2, 3, 5, 7).unbind()
+    pair = (torch.ones(3, 5, dtype=torch.bool), torch.ones(5, 4, dtype=torch.bool))
+
+    def doubled(q, k, v):
+        with torch.enable_grad():
+            out = torch.nn.functional.scaled_dot_product_attention(q.requires_grad_(), k, v)
+        return out.detach() + out.detach()
+
+    called = Storing(torch.float32, called=True, multiplies=True, hidden=[pair] * 3)
+    (found,) = in_float64(doubled, (q, k, v), stored=called)
+    torch.testing.assert_close(found.float(), 2 * torch.nn.functional.scaled_dot_product_attention(q, k, v))
+
+
+def test_any_rounding_has_the_gradient_of_rounding_and_no_sum():
+    """A sum more, and a mask is taken to be of another one."""
+
+    def squared(x):
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            return torch.autograd.grad(x @ x, x, torch.ones((4, 4), dtype=x.dtype))
+
+    def passes(how):
+        noted = []
+        (found,) = in_float64(squared, (torch.eye(4),), stored=replace(how, noted=noted))
+        return found, len(noted)
+
+    plain = Storing(torch.float32, multiplies=True)
+    (exact, sums), (found, others) = passes(plain), passes(replace(plain, anyhow=torch.Generator().manual_seed(0)))
+    assert sums == others
+    torch.testing.assert_close(found, exact, rtol=1e-6, atol=0)
+
+
+def test_a_row_without_keys_has_no_gradient():
+    def gradients(q, k, v, mask):
+        with torch.enable_grad():
+            q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
+            out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+            return torch.autograd.grad(out, (q, k, v), torch.ones_like(out))
+
+    mask = torch.tensor([[False, False], [True, True]])
+    given = [*torch.randn(3, 2, 4).unbind(), mask]
+    found = in_float64(gradients, given, stored=Storing(torch.float32, multiplies=True))
+    for one, right in zip(found, gradients(*given), strict=True):
+        torch.testing.assert_close(one.float(), right)
+    assert not found[0][0].any()
+    nothing = in_float64(gradients, [x[: 2 * n] for n, x in zip((1, 0, 0, 1), [*given[:3], mask[:, :0]], strict=True)],
+                         stored=Storing(torch.float32))  # fmt: skip
+    assert [tuple(x.shape) for x in nothing] == [(2, 4), (0, 4), (0, 4)]
+    assert not nothing[0].any()

@@ -110,16 +110,21 @@ def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
     )
 
 
-def too_large(spec: OperatorSpec, body: Body) -> tuple[str, str]:
-    """Tiles are counted in int32, and so is what begins the last of them; a tile holds all elements of a head."""
+def _too_large(spec: OperatorSpec, body: Body) -> tuple[str, str]:
+    return too_large(spec, body, LONGEST_HEAD)
+
+
+def too_large(spec: OperatorSpec, body: Body, longest: int) -> tuple[str, str]:
+    """Tiles are counted in int32, and so is what begins the last of them; a tile holds all elements of a head, of which
+    there are `longest` at most."""
     extents = [e for e in body.layout.extents if e.runs]
     sizes = list(dict.fromkeys(e.size for e in extents))
     heads = list(dict.fromkeys(e.size for e in extents if e.name in ("d", "e")))
     large = f"max({', '.join(sizes)}) > 2**30"
     for size in heads:
-        large += f" or {size} > {LONGEST_HEAD}"
+        large += f" or {size} > {longest}"
     got = ", ".join(f"{{{size}}}" for size in sizes)
-    return large, f"{spec.name}: at most 2**30 queries or keys and {LONGEST_HEAD} elements per head, got {got}"
+    return large, f"{spec.name}: at most 2**30 queries or keys and {longest} elements per head, got {got}"
 
 
 LONGEST_HEAD = 1024
@@ -128,6 +133,6 @@ LONGEST_HEAD = 1024
 
 FAMILY = Family(
     NAME, takes, schedules.every(build), lambda body: schedules.variants(_own(body)), _first_table, _starts,
-    body=_body, notes=_notes, too_large=too_large, sizes=sizes_of, products=_products,
+    body=_body, notes=_notes, too_large=_too_large, sizes=sizes_of, products=_products,
     holds=schedules.holds, of_nothing=True, sets=lambda body: sets.sets(_own(body)),
 )  # fmt: skip

@@ -26,6 +26,15 @@ def build(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tupl
     return (kernels.walked(spec, _own(body), schedule, name),)
 
 
+def _too_large(spec: OperatorSpec, body: Body) -> tuple[str, str]:
+    return too_large(spec, body, LONGEST_HEAD)
+
+
+LONGEST_HEAD = 512
+"""Elements; four tiles are in shared memory at once, whose 16 rows of float32, the fewest that a product takes, have
+128 KiB then. Of 1024 elements they would have 256, more than the 227 of sm_90."""
+
+
 def _first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None = None) -> Table:
     return schedules.first_table(_own(body))
 
@@ -64,5 +73,5 @@ def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
 
 FAMILY = Family(
     NAME, lowering.takes, schedules.every(build), lambda body: (schedules.WALK,), _first_table, _starts,
-    body=lowering.body, notes=_notes, too_large=too_large, sizes=sizes_of, products=_products,
+    body=lowering.body, notes=_notes, too_large=_too_large, sizes=sizes_of, products=_products,
 )  # fmt: skip

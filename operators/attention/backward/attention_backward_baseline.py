@@ -133,13 +133,13 @@ def check_inputs(
             f"grad_out.shape[1], grad_out.shape[2], 1), got shapes {tuple(lse.shape)} "
             f"and {tuple(grad_out.shape)}"
         )
-    if q.shape[-1] > 1024:
+    if q.shape[-1] > 512:
         raise ValueError(
-            f"attention_backward: needs q.shape[-1] <= 1024, got q {tuple(q.shape)}"
+            f"attention_backward: needs q.shape[-1] <= 512, got q {tuple(q.shape)}"
         )
-    if v.shape[-1] > 1024:
+    if v.shape[-1] > 512:
         raise ValueError(
-            f"attention_backward: needs v.shape[-1] <= 1024, got v {tuple(v.shape)}"
+            f"attention_backward: needs v.shape[-1] <= 512, got v {tuple(v.shape)}"
         )
 
 

@@ -365,13 +365,13 @@ def check_inputs(
             f"grad_out.shape[1], grad_out.shape[2], 1), got shapes {tuple(lse.shape)} "
             f"and {tuple(grad_out.shape)}"
         )
-    if q.shape[-1] > 1024:
+    if q.shape[-1] > 512:
         raise ValueError(
-            f"attention_backward: needs q.shape[-1] <= 1024, got q {tuple(q.shape)}"
+            f"attention_backward: needs q.shape[-1] <= 512, got q {tuple(q.shape)}"
         )
-    if v.shape[-1] > 1024:
+    if v.shape[-1] > 512:
         raise ValueError(
-            f"attention_backward: needs v.shape[-1] <= 1024, got v {tuple(v.shape)}"
+            f"attention_backward: needs v.shape[-1] <= 512, got v {tuple(v.shape)}"
         )
 
 
@@ -398,9 +398,9 @@ def attention_backward(
     D = q.shape[3]
     E = grad_out.shape[3]
     BATCH = grad_out.shape[:2].numel()
-    if max(BATCH, M, N, D, E) > 2**30 or D > 1024 or E > 1024:
+    if max(BATCH, M, N, D, E) > 2**30 or D > 512 or E > 512:
         raise ValueError(
-            "attention_backward: at most 2**30 queries or keys and 1024 elements per "
+            "attention_backward: at most 2**30 queries or keys and 512 elements per "
             f"head, got {BATCH}, {M}, {N}, {D}, {E}"
         )
     kernel, options = pick_schedule(D, E, q.element_size())

@@ -139,13 +139,13 @@ def check_inputs(
             "attention_backward_k_v: delta.shape must equal lse.shape, got shapes "
             f"{tuple(delta.shape)} and {tuple(lse.shape)}"
         )
-    if q.shape[-1] > 1024:
+    if q.shape[-1] > 512:
         raise ValueError(
-            f"attention_backward_k_v: needs q.shape[-1] <= 1024, got q {tuple(q.shape)}"
+            f"attention_backward_k_v: needs q.shape[-1] <= 512, got q {tuple(q.shape)}"
         )
-    if v.shape[-1] > 1024:
+    if v.shape[-1] > 512:
         raise ValueError(
-            f"attention_backward_k_v: needs v.shape[-1] <= 1024, got v {tuple(v.shape)}"
+            f"attention_backward_k_v: needs v.shape[-1] <= 512, got v {tuple(v.shape)}"
         )
 
 

@@ -405,13 +405,13 @@ def check_inputs(
             "attention_backward_k_v: delta.shape must equal lse.shape, got shapes "
             f"{tuple(delta.shape)} and {tuple(lse.shape)}"
         )
-    if q.shape[-1] > 1024:
+    if q.shape[-1] > 512:
         raise ValueError(
-            f"attention_backward_k_v: needs q.shape[-1] <= 1024, got q {tuple(q.shape)}"
+            f"attention_backward_k_v: needs q.shape[-1] <= 512, got q {tuple(q.shape)}"
         )
-    if v.shape[-1] > 1024:
+    if v.shape[-1] > 512:
         raise ValueError(
-            f"attention_backward_k_v: needs v.shape[-1] <= 1024, got v {tuple(v.shape)}"
+            f"attention_backward_k_v: needs v.shape[-1] <= 512, got v {tuple(v.shape)}"
         )
 
 
@@ -438,9 +438,9 @@ def attention_backward_k_v(
     D = q.shape[3]
     E = grad_out.shape[3]
     BATCH = grad_out.shape[:2].numel()
-    if max(BATCH, M, N, D, E) > 2**30 or D > 1024 or E > 1024:
+    if max(BATCH, M, N, D, E) > 2**30 or D > 512 or E > 512:
         raise ValueError(
-            "attention_backward_k_v: at most 2**30 queries or keys and 1024 elements "
+            "attention_backward_k_v: at most 2**30 queries or keys and 512 elements "
             f"per head, got {BATCH}, {M}, {N}, {D}, {E}"
         )
     kernel, options = pick_schedule(D, E, q.element_size())

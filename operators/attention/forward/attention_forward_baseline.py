@@ -83,13 +83,13 @@ def check_inputs(
             "attention_forward: v.shape[2] must equal k.shape[2], got shapes "
             f"{tuple(v.shape)} and {tuple(k.shape)}"
         )
-    if q.shape[-1] > 1024:
+    if q.shape[-1] > 512:
         raise ValueError(
-            f"attention_forward: needs q.shape[-1] <= 1024, got q {tuple(q.shape)}"
+            f"attention_forward: needs q.shape[-1] <= 512, got q {tuple(q.shape)}"
         )
-    if v.shape[-1] > 1024:
+    if v.shape[-1] > 512:
         raise ValueError(
-            f"attention_forward: needs v.shape[-1] <= 1024, got v {tuple(v.shape)}"
+            f"attention_forward: needs v.shape[-1] <= 512, got v {tuple(v.shape)}"
         )
 
 

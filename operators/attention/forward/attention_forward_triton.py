@@ -95,7 +95,9 @@ def attention_forward_kernel(
         out = out * correction[:, None]
         out = tl.dot(exponentials.to(q_desc.dtype), v, out, input_precision=PRECISION)
         row_max = new_max
-    row_max = row_max * scale_log2
+    # a maximum: fused with what is subtracted from it the product would keep its
+    # rounding error
+    row_max = tl.maximum(row_max * scale_log2, -3.4028234663852886e38)
     out = out / row_sum[:, None]
     # finite_max = torch.where(row_max == -math.inf, 0.0, row_max)
     finite_max = tl.where(row_max == float("-inf"), 0.0, row_max)
@@ -237,7 +239,9 @@ def attention_forward_tiles_kernel(
             exponentials.to(q_ptr.dtype.element_ty), v, out, input_precision=PRECISION
         )
         row_max = new_max
-    row_max = row_max * scale_log2
+    # a maximum: fused with what is subtracted from it the product would keep its
+    # rounding error
+    row_max = tl.maximum(row_max * scale_log2, -3.4028234663852886e38)
     out = out / row_sum[:, None]
     # finite_max = torch.where(row_max == -math.inf, 0.0, row_max)
     finite_max = tl.where(row_max == float("-inf"), 0.0, row_max)
@@ -416,13 +420,13 @@ def check_inputs(
             "attention_forward: v.shape[2] must equal k.shape[2], got shapes "
             f"{tuple(v.shape)} and {tuple(k.shape)}"
         )
-    if q.shape[-1] > 1024:
+    if q.shape[-1] > 512:
         raise ValueError(
-            f"attention_forward: needs q.shape[-1] <= 1024, got q {tuple(q.shape)}"
+            f"attention_forward: needs q.shape[-1] <= 512, got q {tuple(q.shape)}"
         )
-    if v.shape[-1] > 1024:
+    if v.shape[-1] > 512:
         raise ValueError(
-            f"attention_forward: needs v.shape[-1] <= 1024, got v {tuple(v.shape)}"
+            f"attention_forward: needs v.shape[-1] <= 512, got v {tuple(v.shape)}"
         )
 
 

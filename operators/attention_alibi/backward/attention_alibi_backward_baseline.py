@@ -131,9 +131,9 @@ def check_inputs(
             f"grad_out.shape[1], grad_out.shape[2], 1), got shapes {tuple(lse.shape)} "
             f"and {tuple(grad_out.shape)}"
         )
-    if q.shape[-1] > 1024:
+    if q.shape[-1] > 512:
         raise ValueError(
-            "attention_alibi_backward: needs q.shape[-1] <= 1024, got q "
+            "attention_alibi_backward: needs q.shape[-1] <= 512, got q "
             f"{tuple(q.shape)}"
         )
 

@@ -365,9 +365,9 @@ def check_inputs(
             f"grad_out.shape[1], grad_out.shape[2], 1), got shapes {tuple(lse.shape)} "
             f"and {tuple(grad_out.shape)}"
         )
-    if q.shape[-1] > 1024:
+    if q.shape[-1] > 512:
         raise ValueError(
-            "attention_alibi_backward: needs q.shape[-1] <= 1024, got q "
+            "attention_alibi_backward: needs q.shape[-1] <= 512, got q "
             f"{tuple(q.shape)}"
         )
 
@@ -395,9 +395,9 @@ def attention_alibi_backward(
     N = k.shape[2]
     D = grad_out.shape[3]
     BATCH = grad_out.shape[:2].numel()
-    if max(BATCH, M, N, D) > 2**30 or D > 1024:
+    if max(BATCH, M, N, D) > 2**30 or D > 512:
         raise ValueError(
-            "attention_alibi_backward: at most 2**30 queries or keys and 1024 "
+            "attention_alibi_backward: at most 2**30 queries or keys and 512 "
             f"elements per head, got {BATCH}, {M}, {N}, {D}"
         )
     kernel, options = pick_schedule(D, q.element_size())

@@ -82,10 +82,9 @@ def check_inputs(
             "attention_alibi_forward: slopes.shape must be (q.shape[1],), got shapes "
             f"{tuple(slopes.shape)} and {tuple(q.shape)}"
         )
-    if q.shape[-1] > 1024:
+    if q.shape[-1] > 512:
         raise ValueError(
-            "attention_alibi_forward: needs q.shape[-1] <= 1024, got q "
-            f"{tuple(q.shape)}"
+            f"attention_alibi_forward: needs q.shape[-1] <= 512, got q {tuple(q.shape)}"
         )
 
 

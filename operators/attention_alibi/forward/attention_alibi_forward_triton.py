@@ -106,7 +106,9 @@ def attention_alibi_forward_kernel(
         out = out * correction[:, None]
         out = tl.dot(exponentials.to(q_desc.dtype), v, out, input_precision=PRECISION)
         row_max = new_max
-    row_max = row_max * 1.4426950408889634
+    # a maximum: fused with what is subtracted from it the product would keep its
+    # rounding error
+    row_max = tl.maximum(row_max * 1.4426950408889634, -3.4028234663852886e38)
     out = out / row_sum[:, None]
     # finite_max = torch.where(row_max == -math.inf, 0.0, row_max)
     finite_max = tl.where(row_max == float("-inf"), 0.0, row_max)
@@ -257,7 +259,9 @@ def attention_alibi_forward_tiles_kernel(
             exponentials.to(q_ptr.dtype.element_ty), v, out, input_precision=PRECISION
         )
         row_max = new_max
-    row_max = row_max * 1.4426950408889634
+    # a maximum: fused with what is subtracted from it the product would keep its
+    # rounding error
+    row_max = tl.maximum(row_max * 1.4426950408889634, -3.4028234663852886e38)
     out = out / row_sum[:, None]
     # finite_max = torch.where(row_max == -math.inf, 0.0, row_max)
     finite_max = tl.where(row_max == float("-inf"), 0.0, row_max)
@@ -424,10 +428,9 @@ def check_inputs(
             "attention_alibi_forward: slopes.shape must be (q.shape[1],), got shapes "
             f"{tuple(slopes.shape)} and {tuple(q.shape)}"
         )
-    if q.shape[-1] > 1024:
+    if q.shape[-1] > 512:
         raise ValueError(
-            "attention_alibi_forward: needs q.shape[-1] <= 1024, got q "
-            f"{tuple(q.shape)}"
+            f"attention_alibi_forward: needs q.shape[-1] <= 512, got q {tuple(q.shape)}"
         )
 
 

@@ -123,9 +123,9 @@ def check_inputs(
             f"grad_out.shape[2], 1), got shapes {tuple(lse.shape)} and "
             f"{tuple(grad_out.shape)}"
         )
-    if q.shape[-1] > 1024:
+    if q.shape[-1] > 512:
         raise ValueError(
-            f"attention_gqa_backward: needs q.shape[-1] <= 1024, got q {tuple(q.shape)}"
+            f"attention_gqa_backward: needs q.shape[-1] <= 512, got q {tuple(q.shape)}"
         )
 
 

@@ -361,9 +361,9 @@ def check_inputs(
             f"grad_out.shape[2], 1), got shapes {tuple(lse.shape)} and "
             f"{tuple(grad_out.shape)}"
         )
-    if q.shape[-1] > 1024:
+    if q.shape[-1] > 512:
         raise ValueError(
-            f"attention_gqa_backward: needs q.shape[-1] <= 1024, got q {tuple(q.shape)}"
+            f"attention_gqa_backward: needs q.shape[-1] <= 512, got q {tuple(q.shape)}"
         )
 
 
@@ -389,9 +389,9 @@ def attention_gqa_backward(
     N = k.shape[2]
     D = grad_out.shape[3]
     BATCH = lse.shape[:3].numel()
-    if max(BATCH, M, N, D) > 2**30 or D > 1024:
+    if max(BATCH, M, N, D) > 2**30 or D > 512:
         raise ValueError(
-            "attention_gqa_backward: at most 2**30 queries or keys and 1024 elements "
+            "attention_gqa_backward: at most 2**30 queries or keys and 512 elements "
             f"per head, got {BATCH}, {M}, {N}, {D}"
         )
     q_view = q.reshape(B, 8, 4, M, D)

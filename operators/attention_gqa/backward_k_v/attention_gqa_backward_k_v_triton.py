@@ -402,9 +402,9 @@ def check_inputs(
             "attention_gqa_backward_k_v: delta.shape must equal lse.shape, got "
             f"shapes {tuple(delta.shape)} and {tuple(lse.shape)}"
         )
-    if q.shape[-1] > 1024:
+    if q.shape[-1] > 512:
         raise ValueError(
-            "attention_gqa_backward_k_v: needs q.shape[-1] <= 1024, got q "
+            "attention_gqa_backward_k_v: needs q.shape[-1] <= 512, got q "
             f"{tuple(q.shape)}"
         )
 
@@ -432,9 +432,9 @@ def attention_gqa_backward_k_v(
     D = grad_out.shape[3]
     SHARED = lse.shape[2]
     BATCH = lse.shape[:2].numel()
-    if max(BATCH, M, N, D, SHARED) > 2**30 or D > 1024:
+    if max(BATCH, M, N, D, SHARED) > 2**30 or D > 512:
         raise ValueError(
-            "attention_gqa_backward_k_v: at most 2**30 queries or keys and 1024 "
+            "attention_gqa_backward_k_v: at most 2**30 queries or keys and 512 "
             f"elements per head, got {BATCH}, {M}, {N}, {D}, {SHARED}"
         )
     q_view = q.reshape(B, 8, SHARED, M, D)

@@ -73,9 +73,9 @@ def check_inputs(
             "attention_gqa_forward: v.shape must equal k.shape, got shapes "
             f"{tuple(v.shape)} and {tuple(k.shape)}"
         )
-    if q.shape[-1] > 1024:
+    if q.shape[-1] > 512:
         raise ValueError(
-            f"attention_gqa_forward: needs q.shape[-1] <= 1024, got q {tuple(q.shape)}"
+            f"attention_gqa_forward: needs q.shape[-1] <= 512, got q {tuple(q.shape)}"
         )
 
 

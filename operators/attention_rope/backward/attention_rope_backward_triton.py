@@ -338,10 +338,10 @@ def attention_rope_backward(
     N = v.shape[2]
     D = grad_out.shape[3]
     BATCH = grad_out.shape[:2].numel()
-    if max(BATCH, M, N, D) > 2**30 or D > 1024:
+    if max(BATCH, M, N, D) > 2**30 or D > 512:
         raise ValueError(
-            "attention_rope_backward: at most 2**30 queries or keys and 1024 "
-            f"elements per head, got {BATCH}, {M}, {N}, {D}"
+            "attention_rope_backward: at most 2**30 queries or keys and 512 elements "
+            f"per head, got {BATCH}, {M}, {N}, {D}"
         )
     kernel, options = pick_schedule(query.element_size())
     # Triton launches on the current device

@@ -223,7 +223,9 @@ def attention_rope_forward_out_lse_kernel(
             exponentials.to(query_desc.dtype), v, out, input_precision=PRECISION
         )
         row_max = new_max
-    row_max = row_max * 0.12751743082459868
+    # a maximum: fused with what is subtracted from it the product would keep its
+    # rounding error
+    row_max = tl.maximum(row_max * 0.12751743082459868, -3.4028234663852886e38)
     out = out / row_sum[:, None]
     # finite_max = torch.where(row_max == -math.inf, 0.0, row_max)
     finite_max = tl.where(row_max == float("-inf"), 0.0, row_max)
@@ -356,7 +358,9 @@ def attention_rope_forward_out_lse_tiles_kernel(
             input_precision=PRECISION,
         )
         row_max = new_max
-    row_max = row_max * 0.12751743082459868
+    # a maximum: fused with what is subtracted from it the product would keep its
+    # rounding error
+    row_max = tl.maximum(row_max * 0.12751743082459868, -3.4028234663852886e38)
     out = out / row_sum[:, None]
     # finite_max = torch.where(row_max == -math.inf, 0.0, row_max)
     finite_max = tl.where(row_max == float("-inf"), 0.0, row_max)

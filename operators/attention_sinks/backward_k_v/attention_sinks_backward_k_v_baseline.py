@@ -115,9 +115,9 @@ def check_inputs(
             "attention_sinks_backward_k_v: delta.shape must equal lse.shape, got "
             f"shapes {tuple(delta.shape)} and {tuple(lse.shape)}"
         )
-    if q.shape[-1] > 1024:
+    if q.shape[-1] > 512:
         raise ValueError(
-            "attention_sinks_backward_k_v: needs q.shape[-1] <= 1024, got q "
+            "attention_sinks_backward_k_v: needs q.shape[-1] <= 512, got q "
             f"{tuple(q.shape)}"
         )
 

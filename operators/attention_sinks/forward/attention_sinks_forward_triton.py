@@ -101,7 +101,9 @@ def attention_sinks_forward_kernel(
         out = out * correction[:, None]
         out = tl.dot(exponentials.to(q_desc.dtype), v, out, input_precision=PRECISION)
         row_max = new_max
-    row_max = row_max * scale_log2
+    # a maximum: fused with what is subtracted from it the product would keep its
+    # rounding error
+    row_max = tl.maximum(row_max * scale_log2, -3.4028234663852886e38)
     sinks = tl.cast(tl.load(sinks_ptr + batch_h * stride_sinks_h), tl.float32)
     # sink_power = sinks.reshape(-1, 1, 1).float().float() * 1.4426950408889634
     sink_power = sinks * 1.4426950408889634
@@ -251,7 +253,9 @@ def attention_sinks_forward_tiles_kernel(
             exponentials.to(q_ptr.dtype.element_ty), v, out, input_precision=PRECISION
         )
         row_max = new_max
-    row_max = row_max * scale_log2
+    # a maximum: fused with what is subtracted from it the product would keep its
+    # rounding error
+    row_max = tl.maximum(row_max * scale_log2, -3.4028234663852886e38)
     sinks = tl.cast(tl.load(sinks_ptr + batch_h * stride_sinks_h), tl.float32)
     # sink_power = sinks.reshape(-1, 1, 1).float().float() * 1.4426950408889634
     sink_power = sinks * 1.4426950408889634
@@ -427,10 +431,9 @@ def check_inputs(
             "attention_sinks_forward: sinks.shape must be (q.shape[1],), got shapes "
             f"{tuple(sinks.shape)} and {tuple(q.shape)}"
         )
-    if q.shape[-1] > 1024:
+    if q.shape[-1] > 512:
         raise ValueError(
-            "attention_sinks_forward: needs q.shape[-1] <= 1024, got q "
-            f"{tuple(q.shape)}"
+            f"attention_sinks_forward: needs q.shape[-1] <= 512, got q {tuple(q.shape)}"
         )
 
 

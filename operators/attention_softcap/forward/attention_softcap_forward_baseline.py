@@ -66,9 +66,9 @@ def check_inputs(
             "attention_softcap_forward: v.shape must equal q.shape, got shapes "
             f"{tuple(v.shape)} and {tuple(q.shape)}"
         )
-    if q.shape[-1] > 1024:
+    if q.shape[-1] > 512:
         raise ValueError(
-            "attention_softcap_forward: needs q.shape[-1] <= 1024, got q "
+            "attention_softcap_forward: needs q.shape[-1] <= 512, got q "
             f"{tuple(q.shape)}"
         )
 

@@ -373,9 +373,9 @@ def check_inputs(
             f"grad_out.shape[0], 1), got shapes {tuple(lse.shape)} and "
             f"{tuple(grad_out.shape)}"
         )
-    if q.shape[-1] > 1024:
+    if q.shape[-1] > 512:
         raise ValueError(
-            "attention_varlen_backward: needs q.shape[-1] <= 1024, got q "
+            "attention_varlen_backward: needs q.shape[-1] <= 512, got q "
             f"{tuple(q.shape)}"
         )
 
@@ -405,9 +405,9 @@ def attention_varlen_backward(
     N = k.shape[0]
     D = grad_out.shape[2]
     P = cu_seqlens_q.shape[0]
-    if max(BATCH, M, N, D) > 2**30 or D > 1024:
+    if max(BATCH, M, N, D) > 2**30 or D > 512:
         raise ValueError(
-            "attention_varlen_backward: at most 2**30 queries or keys and 1024 "
+            "attention_varlen_backward: at most 2**30 queries or keys and 512 "
             f"elements per head, got {BATCH}, {M}, {N}, {D}"
         )
     kernel, options = pick_schedule(D, q.element_size())

@@ -184,9 +184,9 @@ def check_inputs(
             f"grad_out.shape[0], 1), got shapes {tuple(lse.shape)} and "
             f"{tuple(grad_out.shape)}"
         )
-    if q.shape[-1] > 1024:
+    if q.shape[-1] > 512:
         raise ValueError(
-            "attention_varlen_causal_backward: needs q.shape[-1] <= 1024, got q "
+            "attention_varlen_causal_backward: needs q.shape[-1] <= 512, got q "
             f"{tuple(q.shape)}"
         )
 

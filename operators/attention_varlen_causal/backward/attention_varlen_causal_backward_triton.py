@@ -415,9 +415,9 @@ def check_inputs(
             f"grad_out.shape[0], 1), got shapes {tuple(lse.shape)} and "
             f"{tuple(grad_out.shape)}"
         )
-    if q.shape[-1] > 1024:
+    if q.shape[-1] > 512:
         raise ValueError(
-            "attention_varlen_causal_backward: needs q.shape[-1] <= 1024, got q "
+            "attention_varlen_causal_backward: needs q.shape[-1] <= 512, got q "
             f"{tuple(q.shape)}"
         )
 
@@ -447,10 +447,10 @@ def attention_varlen_causal_backward(
     D = grad_out.shape[2]
     BATCH = lse.shape[:2].numel()
     P = cu_seqlens_q.shape[0]
-    if max(BATCH, M, N, D) > 2**30 or D > 1024:
+    if max(BATCH, M, N, D) > 2**30 or D > 512:
         raise ValueError(
-            "attention_varlen_causal_backward: at most 2**30 queries or keys and "
-            f"1024 elements per head, got {BATCH}, {M}, {N}, {D}"
+            "attention_varlen_causal_backward: at most 2**30 queries or keys and 512 "
+            f"elements per head, got {BATCH}, {M}, {N}, {D}"
         )
     q_view = q.reshape(M, 8, 4, D)
     grad_out_view = grad_out.reshape(M, 8, 4, D)

@@ -186,9 +186,9 @@ def check_inputs(
             "attention_varlen_causal_backward_k_v: delta.shape must equal lse.shape, "
             f"got shapes {tuple(delta.shape)} and {tuple(lse.shape)}"
         )
-    if q.shape[-1] > 1024:
+    if q.shape[-1] > 512:
         raise ValueError(
-            "attention_varlen_causal_backward_k_v: needs q.shape[-1] <= 1024, got q "
+            "attention_varlen_causal_backward_k_v: needs q.shape[-1] <= 512, got q "
             f"{tuple(q.shape)}"
         )
 

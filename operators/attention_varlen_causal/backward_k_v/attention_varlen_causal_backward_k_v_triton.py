@@ -431,9 +431,9 @@ def check_inputs(
             "attention_varlen_causal_backward_k_v: delta.shape must equal lse.shape, "
             f"got shapes {tuple(delta.shape)} and {tuple(lse.shape)}"
         )
-    if q.shape[-1] > 1024:
+    if q.shape[-1] > 512:
         raise ValueError(
-            "attention_varlen_causal_backward_k_v: needs q.shape[-1] <= 1024, got q "
+            "attention_varlen_causal_backward_k_v: needs q.shape[-1] <= 512, got q "
             f"{tuple(q.shape)}"
         )
 
@@ -464,10 +464,10 @@ def attention_varlen_causal_backward_k_v(
     D = grad_out.shape[2]
     SHARED = lse.shape[1]
     P = cu_seqlens_q.shape[0]
-    if max(BATCH, M, N, D, SHARED) > 2**30 or D > 1024:
+    if max(BATCH, M, N, D, SHARED) > 2**30 or D > 512:
         raise ValueError(
             "attention_varlen_causal_backward_k_v: at most 2**30 queries or keys and "
-            f"1024 elements per head, got {BATCH}, {M}, {N}, {D}, {SHARED}"
+            f"512 elements per head, got {BATCH}, {M}, {N}, {D}, {SHARED}"
         )
     q_view = q.reshape(M, BATCH, SHARED, D)
     grad_out_view = grad_out.reshape(M, BATCH, SHARED, D)

@@ -326,9 +326,9 @@ def check_inputs(
             "attention_window_backward_k_v: delta.shape must equal lse.shape, got "
             f"shapes {tuple(delta.shape)} and {tuple(lse.shape)}"
         )
-    if q.shape[-1] > 1024:
+    if q.shape[-1] > 512:
         raise ValueError(
-            "attention_window_backward_k_v: needs q.shape[-1] <= 1024, got q "
+            "attention_window_backward_k_v: needs q.shape[-1] <= 512, got q "
             f"{tuple(q.shape)}"
         )
 
@@ -355,9 +355,9 @@ def attention_window_backward_k_v(
     N = k.shape[2]
     D = grad_out.shape[3]
     BATCH = grad_out.shape[:2].numel()
-    if max(BATCH, M, N, D) > 2**30 or D > 1024:
+    if max(BATCH, M, N, D) > 2**30 or D > 512:
         raise ValueError(
-            "attention_window_backward_k_v: at most 2**30 queries or keys and 1024 "
+            "attention_window_backward_k_v: at most 2**30 queries or keys and 512 "
             f"elements per head, got {BATCH}, {M}, {N}, {D}"
         )
     kernel, options = pick_schedule(D, q.element_size())
