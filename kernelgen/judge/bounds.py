@@ -36,6 +36,9 @@ PIECE = 2**23
 _SPAN = 20
 """Binades told apart below the largest element of a tile; smaller ones, of which fp32 noise relative to the largest
 element is the measure anyway, count as one group."""
+_FACTOR = 128.0
+"""What is flushed may be multiplied afterwards: exp(x) is below the normal range from x = -88, of which mish has x
+times as much."""
 _COMPUTE = 2.0**-23
 """The ulp of fp32, in which kernels compute: noise of this size relative to the largest element is no fault."""
 
@@ -152,7 +155,7 @@ class Tally:
         """The error that is accepted whatever PyTorch's error is."""
         floor = self._ulps(ref).clamp_(min=_COMPUTE * self.scale)
         # results below the normal range may be flushed to zero, as GPUs do in fp32
-        flushed = torch.finfo(self.dtype).tiny if self.dtype != torch.float16 else 0.0
+        flushed = _FACTOR * torch.finfo(self.dtype).tiny if self.dtype != torch.float16 else 0.0
         return floor.mul_(K * self.factor).clamp_(min=flushed)
 
     def _ulps(self, ref: torch.Tensor) -> torch.Tensor:

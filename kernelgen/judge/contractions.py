@@ -176,10 +176,12 @@ class Errors:
 
     def of(self, called: Contraction, a: torch.Tensor, b: torch.Tensor, at: Precision) -> torch.Tensor:
         """What the sums of products of a and b, in float64, may be off by; 0 where that is not finite."""
-        exact, spread, largest, squares = self.known.of(
+        exact, spread, largest, squares, alike = self.known.of(
             f"spread {called.key} {at}", (a, b), lambda: _spread(called, a, b, at)
         )
         drawn = torch.empty_like(exact).normal_(generator=self.generator)
+        if bool(alike.any()):  # equal sums of equal products round alike, and a sum of them does not average that out
+            drawn[alike] = drawn[alike][exact[alike].unique(return_inverse=True)[1]]
         error = drawn * spread
         if self.truncating:
             error += self.known.of(f"cut {called.key} {at}", (a, b), lambda: (_cut(called, a, b, at, exact),))[0]
@@ -192,8 +194,8 @@ class Errors:
 
 
 def _spread(called: Contraction, a: torch.Tensor, b: torch.Tensor, at: Precision) -> tuple[torch.Tensor, ...]:
-    """The sums of products of a and b, the spread of their errors, the most that is accepted of these, and the sums of
-    the squares of the products."""
+    """The sums of products of a and b, the spread of their errors, the most that is accepted of these, the sums of the
+    squares of the products, and which sums are of equal products."""
     exact, squares = called.product(a, b), called.product(a * a, b * b)
     per_product = at.operand**2 * 2 / 3 + at.sum**2 * called.length / 2
     variance = squares * per_product + exact * exact * (at.sum**2 * called.length / 3)
@@ -201,16 +203,16 @@ def _spread(called: Contraction, a: torch.Tensor, b: torch.Tensor, at: Precision
     alike = (at.sum * exact) ** 2 * called.length
     are_alike = uneven <= alike
     variance += torch.where(are_alike, alike * (called.length / 48), 0)
-    runs = _runs(called, a, b)
+    runs, even = _runs(called, a, b), are_alike
     if runs is not None:
         in_runs = (runs * _RUN <= called.length) & ~are_alike
         variance += torch.where(in_runs, at.sum**2 * called.length**3 / (12 * runs) * squares, 0)
-        are_alike |= in_runs
+        even = are_alike | in_runs
     most = math.inf
     # sums of equal products in pairs are exact: torch's own error tells nothing of others there
-    if at == Precision(_FLOAT32) and exact.numel() >= POOL and not bool(are_alike.any()):
+    if at == Precision(_FLOAT32) and exact.numel() >= POOL and not bool(even.any()):
         most = LOOSEST / K * _largest(called.product(a.float(), b.float()).double() - exact)
-    return exact, variance.clamp_(min=0).sqrt_(), torch.tensor(most, dtype=torch.float64), squares
+    return exact, variance.clamp_(min=0).sqrt_(), torch.tensor(most, dtype=torch.float64), squares, are_alike
 
 
 def _cut(called: Contraction, a: torch.Tensor, b: torch.Tensor, at: Precision, exact: torch.Tensor) -> torch.Tensor:
