@@ -181,7 +181,8 @@ class Errors:
         )
         drawn = torch.empty_like(exact).normal_(generator=self.generator)
         if bool(alike.any()):  # equal sums of equal products round alike, and a sum of them does not average that out
-            drawn[alike] = drawn[alike][exact[alike].unique(return_inverse=True)[1]]
+            _, of_equals = torch.unique(exact[alike], return_inverse=True)
+            drawn[alike] = drawn[alike][of_equals]
         error = drawn * spread
         if self.truncating:
             error += self.known.of(f"cut {called.key} {at}", (a, b), lambda: (_cut(called, a, b, at, exact),))[0]
