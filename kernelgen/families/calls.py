@@ -40,13 +40,20 @@ def has_calls(graph: Graph) -> bool:
 
 
 def steps(
-    spec: OperatorSpec, graph: Graph, lower: Lower, taken: Iterable[str], limit: int, *, materialize: bool
+    spec: OperatorSpec,
+    graph: Graph,
+    lower: Lower,
+    taken: Iterable[str],
+    limit: int,
+    *,
+    materialize: bool,
+    costs: partition.Costs,
 ) -> tuple[Step, ...]:
-    """The operator as kernels and calls in their order; `limit` and `materialize` as in `partition.groups`. Raises
-    UnsupportedError where there is nothing for a kernel, or where no family takes what is around the calls."""
+    """The operator as kernels and calls in their order; `limit`, `materialize` and `costs` as in `partition.groups`.
+    Raises UnsupportedError where there is nothing for a kernel, or where no family takes what is around the calls."""
     graph = rounded_first(graph)
     names = {*taken, spec.name, *(t.name for t in (*spec.inputs, *spec.outputs))}
-    cut = _Cut(spec, graph, lower, names, limit, materialize=materialize)
+    cut = _Cut(spec, graph, lower, names, limit, materialize=materialize, costs=costs)
     depth = _depths(graph)
     for level in range(1, max(depth) + 1):
         calls = [i for i, node in enumerate(graph.nodes) if node.op == CALL and depth[i] == level]
@@ -116,7 +123,15 @@ class _Cut:
     """The steps so far, and which values lie in memory after them."""
 
     def __init__(
-        self, spec: OperatorSpec, graph: Graph, lower: Lower, taken: set[str], limit: int, *, materialize: bool
+        self,
+        spec: OperatorSpec,
+        graph: Graph,
+        lower: Lower,
+        taken: set[str],
+        limit: int,
+        *,
+        materialize: bool,
+        costs: partition.Costs,
     ) -> None:
         self.spec = spec
         self.graph = graph
@@ -124,6 +139,8 @@ class _Cut:
         self.taken = taken
         self.limit = limit
         self.materialize = materialize
+        self.costs = costs
+        """Of groups before the first step: how tensors of steps lie decides what later ones cost."""
         self.cases = spec.performance or (large(spec),)
         """Whose bytes are counted."""
         self.each = range(len(self.cases))
@@ -178,6 +195,7 @@ class _Cut:
             self._least,
             self.limit,
             materialize=self.materialize,
+            costs={} if self.steps else self.costs,
         )
         for group in found:
             own = {i: self._tensor(i, self._name(i)) for i in group.outputs}
@@ -214,7 +232,7 @@ class _Cut:
                     continue
                 node = self.graph.nodes[i]
                 is_each = OPERATIONS[node.op].kind in _EACH
-                for j in partition.operands(node):  # of a part of a result no more may be read than it has elements
+                for j in node.operands:  # of a part of a result no more may be read than it has elements
                     asked[j] = max(asked.get(j, 0), elements if is_each else sys.maxsize)
         return LAUNCH * len(self.cases) + written + read
 
@@ -309,7 +327,7 @@ class _Cut:
         node = self.graph.nodes[i]
         if node.op not in (*VIEWS, "add", "sub"):
             return [i]
-        return [leaf for j in partition.operands(node) for leaf in self._summed(j)]
+        return [leaf for j in node.operands for leaf in self._summed(j)]
 
     def _product_dtype(self, i: int) -> str:
         """The dtype in which torch has what a product comes to, and its sums with tensors of that dtype; empty for
@@ -386,8 +404,8 @@ class _Cut:
         """What the convolution among some nodes reads."""
         dots = (node for i in needed if (node := self.graph.nodes[i]).op == DOT and node.convolution)
         for dot in dots:
-            windows = self.graph.nodes[partition.operands(dot)[0]]
-            return stored.get(partition.operands(windows)[0])
+            windows = self.graph.nodes[dot.operands[0]]
+            return stored.get(windows.operands[0])
         return None
 
     def _first_of_chain(self, needed: list[int], stored: dict[int, TensorSpec]) -> TensorSpec | None:

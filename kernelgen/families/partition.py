@@ -10,11 +10,12 @@ reads and writes at least, is not lowered.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 from kernelgen.errors import UnsupportedError
-from kernelgen.frontend.graph import DOT, INDEXED, REDUCTIONS, SCANS, SCATTERS, VIEWS, Graph, Node, Ref
+from kernelgen.frontend.graph import DOT, INDEXED, REDUCTIONS, SCANS, SCATTERS, VIEWS, Graph, Ref
 
 _ANCHORS = (*REDUCTIONS, *SCANS, *SCATTERS, DOT)
 _MOST_TRIED = 2000
@@ -47,6 +48,8 @@ class Group:
 Cost = Callable[[Group, frozenset[int]], int]
 """What a group's kernel costs, with what lies in memory before it. Raises UnsupportedError where no family takes it."""
 _Ways = Callable[[Graph, Group, frozenset[int]], Iterator[tuple[Group, Group]]]
+Costs = dict[tuple[Group, frozenset[int]], int | None]
+"""What groups cost with what lies in memory of what they need; None where no family takes one."""
 _Found = tuple[int, tuple[Group, ...]]
 """What the kernels cost, and the kernels in their order."""
 
@@ -60,16 +63,18 @@ def groups(
     limit: int,
     *,
     materialize: bool,
+    costs: Costs,
 ) -> tuple[Group, ...]:
     """The kernels that compute some nodes from those that are stored, in their order; `materialize` allows kernels that
     only write what a reduction or a convolution reads. `least`: what a group costs at least, known without lowering it.
+    `costs`: what an earlier search found, to which this one adds.
 
     Raises the UnsupportedError of the smallest part that no family takes where no cut helps, and one that says nothing
     where all ways cost `limit` or more.
     """
     found: list[Group] = []
     rest = Group(outputs)
-    search = _Search(graph, cost, least, (_cuts, _by_itself) if materialize else (_cuts,))
+    search = _Search(graph, cost, least, (_cuts, _by_itself) if materialize else (_cuts,), costs)
     while rest.nodes:
         part = _beginning(graph, rest, stored)
         search.left_to_try = _MOST_TRIED
@@ -109,14 +114,14 @@ def _pending(graph: Graph, group: Group, stored: frozenset[int]) -> list[int]:
 
 
 class _Search:
-    def __init__(self, graph: Graph, cost: Cost, least: Cost, ways: tuple[_Ways, ...]) -> None:
+    def __init__(self, graph: Graph, cost: Cost, least: Cost, ways: tuple[_Ways, ...], costs: Costs) -> None:
         self.graph = graph
         self.cost = cost
-        self.least = least
+        self.least = functools.cache(least)
         self.ways = ways
         """To divide a group: one is tried where those before it are refused."""
         self.left_to_try = 0
-        self.costs: dict[tuple[Group, frozenset[int]], int | None] = {}
+        self.costs = costs
         self.known: dict[tuple[Group, frozenset[int]], tuple[_Found | None, int]] = {}
         """The cheapest way, and below which costs there is none where that is None."""
         self.refused: dict[int, UnsupportedError] = {}
@@ -213,9 +218,9 @@ def _by_itself(graph: Graph, group: Group, stored: frozenset[int]) -> Iterator[t
     """Where nothing else helps: what the first reductions read, or a view that a convolution reads, is computed by a
     kernel of its own."""
     anchors = _pending(graph, group, stored)
-    reduced = {_base(graph, j) for i in anchors if graph.nodes[i].op in REDUCTIONS for j in operands(graph.nodes[i])}
-    windows = [j for i in anchors if graph.nodes[i].convolution for j in operands(graph.nodes[i])]
-    viewed = {k for j in windows if graph.nodes[j].convolution for k in operands(graph.nodes[j])}
+    reduced = {_base(graph, j) for i in anchors if graph.nodes[i].op in REDUCTIONS for j in graph.nodes[i].operands}
+    windows = [j for i in anchors if graph.nodes[i].convolution for j in graph.nodes[i].operands]
+    viewed = {k for j in windows if graph.nodes[j].convolution for k in graph.nodes[j].operands}
     for j in sorted((reduced | viewed) - stored):
         needed = needed_for(graph, (j,), stored)
         is_moved = j in viewed or any(graph.nodes[i].op in INDEXED for i in needed)
@@ -226,7 +231,7 @@ def _by_itself(graph: Graph, group: Group, stored: frozenset[int]) -> Iterator[t
 def _after(graph: Graph, needed: list[int], anchors: list[int]) -> list[int]:
     """What is computed from some anchors, and no anchor from it."""
     before = set(needed_for(graph, tuple(anchors), frozenset()))
-    return [i for i in needed if i not in before and before.intersection(operands(graph.nodes[i]))]
+    return [i for i in needed if i not in before and before.intersection(graph.nodes[i].operands)]
 
 
 def needed_for(graph: Graph, wanted: tuple[int, ...], stored: frozenset[int]) -> list[int]:
@@ -237,7 +242,7 @@ def needed_for(graph: Graph, wanted: tuple[int, ...], stored: frozenset[int]) ->
         i = todo.pop()
         if i not in found:
             found.add(i)
-            todo += [] if i in stored else operands(graph.nodes[i])
+            todo += [] if i in stored else graph.nodes[i].operands
     return sorted(found)
 
 
@@ -259,7 +264,7 @@ def _left(
     """What the first of two parts may leave: all that the second reads of what its anchors came to; the anchors'
     results alone; or those for what is larger than they are; and what the second reads that has to lie in memory."""
     computed = _following(graph, needed, anchors) - late - stored
-    read = {_base(graph, j) for i in late for j in operands(graph.nodes[i]) if j in computed}
+    read = {_base(graph, j) for i in late for j in graph.nodes[i].operands if j in computed}
     read = _roots(graph, needed, {i for i in read if i in computed}, anchors)
     results = {i: _ends(graph, needed, i, anchors) for i in read}
     small = {graph.nodes[j].shape for ends in results.values() for j in ends}
@@ -276,17 +281,17 @@ def _lying(graph: Graph, i: int) -> Iterator[int]:
     node = graph.nodes[i]
     if node.convolution is not None:
         yield from _factors(graph, i)
-    for j in operands(node) if node.op in SCATTERS else ():
+    for j in node.operands if node.op in SCATTERS else ():
         is_base = Ref(j) == node.args[0] and len(node.args) > 1
         while graph.nodes[j].op == "reshape" and not is_base:
-            (j,) = operands(graph.nodes[j])
+            (j,) = graph.nodes[j].operands
         if graph.nodes[j].op != "input" and not (is_base and graph.nodes[j].op == "full"):
             yield j
 
 
 def _factors(graph: Graph, i: int) -> Iterator[int]:
     """What a product multiplies, and is no input."""
-    bases = (_base(graph, j) for j in operands(graph.nodes[i])) if graph.nodes[i].op == DOT else ()
+    bases = (_base(graph, j) for j in graph.nodes[i].operands) if graph.nodes[i].op == DOT else ()
     yield from (j for j in bases if graph.nodes[j].op not in ("input", "full"))
 
 
@@ -309,7 +314,7 @@ def _ends(
         if j in anchors and j not in known:
             found.add(_shown(graph, _mean(graph, j)))
         elif j not in known:
-            todo += [k for k in operands(graph.nodes[j]) if k in needed]
+            todo += [k for k in graph.nodes[j].operands if k in needed]
     return found
 
 
@@ -327,7 +332,7 @@ def _following(graph: Graph, needed: list[int], first: list[int]) -> set[int]:
     """Some nodes and those that are computed from them."""
     found = set(first)
     for i in needed:
-        if found & set(operands(graph.nodes[i])):
+        if found & set(graph.nodes[i].operands):
             found.add(i)
     return found
 
@@ -335,7 +340,7 @@ def _following(graph: Graph, needed: list[int], first: list[int]) -> set[int]:
 def _base(graph: Graph, i: int) -> int:
     """What a value is a view of, if it is one; of windows, what they are read of."""
     while graph.nodes[i].op in VIEWS or (graph.nodes[i].op == "index" and graph.nodes[i].convolution):
-        i = operands(graph.nodes[i])[0]
+        i = graph.nodes[i].operands[0]
     return _shown(graph, i)
 
 
@@ -367,10 +372,5 @@ def _is_of_product(graph: Graph, i: int) -> bool:
             return True
         if j not in found and node.op not in _ANCHORS:
             found.add(j)
-            todo += operands(node)
+            todo += node.operands
     return False
-
-
-def operands(node: Node) -> list[int]:
-    """The nodes that one reads."""
-    return [a.node for a in node.args if isinstance(a, Ref)]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import prod
 
 from kernelgen.errors import Mistake, SpecError, UnsupportedError
-from kernelgen.families import calls, reduction
+from kernelgen.families import calls, partition, reduction
 from kernelgen.families.access import layout, viewed_differently
 from kernelgen.families.attention import NAME as ATTENTION
 from kernelgen.families.attention_backward import NAME as ATTENTION_BACKWARD
@@ -143,9 +143,10 @@ def _lowered(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> OnePla
     refused: list[UnsupportedError] = []
     for form in forms:
         limit = sum(cost(kernel, cases) for kernel in found.kernels) if found else sys.maxsize
+        costs: partition.Costs = {}
         for materialize in (False,) if found else (False, True):
             try:
-                plan = _in_steps(spec, form, notes, limit, materialize=materialize)
+                plan = _in_steps(spec, form, notes, limit, costs, materialize=materialize)
             except UnsupportedError as error:
                 refused.append(error)
                 continue
@@ -222,11 +223,19 @@ def _last_sizes(spec: OperatorSpec) -> dict[str, frozenset[int]]:
     return {name: frozenset(n for n in found if isinstance(n, int)) for name, found in sizes.items()}
 
 
-def _in_steps(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...], limit: int, *, materialize: bool) -> StepsPlan:
+def _in_steps(
+    spec: OperatorSpec,
+    graph: Graph,
+    notes: tuple[str, ...],
+    limit: int,
+    costs: partition.Costs,
+    *,
+    materialize: bool,
+) -> StepsPlan:
     """The plan of a graph in which operations stay calls of torch's, or that takes several kernels; each group of nodes
-    is a plan of its own. `limit` and `materialize` as in `partition.groups`."""
+    is a plan of its own. `limit`, `costs` and `materialize` as in `partition.groups`."""
     check_names(spec)
-    steps = calls.steps(spec, graph, _one_kernel, _TAKEN, limit, materialize=materialize)
+    steps = calls.steps(spec, graph, _one_kernel, _TAKEN, limit, materialize=materialize, costs=costs)
     tuned = calls.main_group(spec, steps)
     main = steps[tuned]
     assert isinstance(main, KernelPlan)

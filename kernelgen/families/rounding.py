@@ -7,6 +7,7 @@ integer has not. Any other clamp is one call, which is one instruction on NVIDIA
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TypeGuard
 
@@ -22,11 +23,11 @@ _SMALL = 2**21
 
 def clamped_first(lowered: Lowered) -> Lowered:
     """The values with every such rounding and its clamp made one operation, whose bounds are constants."""
-    values = list(lowered.values)
+    values, uses = list(lowered.values), _uses(lowered)
     for i, outer in enumerate(lowered.values):
-        middle = _alone(lowered, outer)
+        middle = _alone(uses, outer)
         inner = lowered.values[middle] if middle is not None else None
-        rounded = _alone(lowered, inner) if inner is not None else None
+        rounded = _alone(uses, inner) if inner is not None else None
         if middle is None or inner is None or rounded is None or lowered.values[rounded].op != "rint":
             continue
         bounds = {value.op: value.args[1] for value in (outer, inner)}
@@ -42,9 +43,9 @@ def clamped_first(lowered: Lowered) -> Lowered:
 
 def clamps(lowered: Lowered) -> Lowered:
     """The values with every pair of bounds made one operation, where the first of them has no name of its own."""
-    values = list(lowered.values)
+    values, uses = list(lowered.values), _uses(lowered)
     for i, outer in enumerate(lowered.values):
-        middle = _alone(lowered, outer)
+        middle = _alone(uses, outer)
         inner = values[middle] if middle is not None else None
         # of three bounds in a row the first two may be one operation by now
         if inner is None or inner.name or outer.dtype != "float":
@@ -57,12 +58,16 @@ def clamps(lowered: Lowered) -> Lowered:
     return replace(lowered, values=tuple(values))
 
 
-def _alone(lowered: Lowered, value: Value) -> int | None:
+def _uses(lowered: Lowered) -> Counter[int]:
+    """How often each value is read or stored."""
+    read = Counter(a.value for v in lowered.values for a in v.args if isinstance(a, Use))
+    return read + Counter(o.value for o in lowered.outputs)
+
+
+def _alone(uses: Counter[int], value: Value) -> int | None:
     """The value that a bound is put to, where nothing else uses it."""
     first = value.args[0] if value.op in ("minimum", "maximum") else None
-    if not isinstance(first, Use) or any(o.value == first.value for o in lowered.outputs):
-        return None
-    return first.value if sum(v.args.count(first) for v in lowered.values) == 1 else None
+    return first.value if isinstance(first, Use) and uses[first.value] == 1 else None
 
 
 def _becomes_integer(lowered: Lowered, i: int) -> bool:

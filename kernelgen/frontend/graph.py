@@ -131,6 +131,11 @@ class Node:
     """dot of the windows of a convolution, the `index` that makes windows or weights of groups, and a call of torch's
     that might be one."""
 
+    @cached_property
+    def operands(self) -> tuple[int, ...]:
+        """The nodes that it reads."""
+        return tuple(a.node for a in self.args if isinstance(a, Ref))
+
 
 @dataclass(frozen=True)
 class Output:

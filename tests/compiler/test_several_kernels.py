@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -11,7 +12,10 @@ from references import Sample, failures, plan_of, sample
 from test_compiler_random import TIMES
 
 from kernelgen.errors import UnsupportedError
+from kernelgen.families import planning
+from kernelgen.frontend.graph import Graph
 from kernelgen.plan import KernelPlan
+from kernelgen.spec.model import OperatorSpec
 
 ROWS: tuple[dict[str, Any], ...] = ({"A": 3, "B": 5, "D": 17}, {"A": 2, "B": 1, "D": 34})
 
@@ -231,6 +235,19 @@ def test_what_is_refused_is_the_part_that_no_family_takes() -> None:
     found = three("y = x.flip(0).cumsum(1)\nreturn y - y.mean(-1, keepdim=True)", out="A B D")
     with pytest.raises(UnsupportedError, match=r"2:1: unsupported: a flip of a dimension that is not scanned"):
         plan_of(found.spec())
+
+
+def test_no_group_is_lowered_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is cut before what reductions read is written, the second search knows what the first one tried."""
+    lowered, lower = Counter[Any](), planning._one_kernel
+
+    def counted(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> KernelPlan:
+        lowered[spec.inputs, spec.outputs, graph.nodes, graph.outputs] += 1
+        return lower(spec, graph, notes)
+
+    monkeypatch.setattr(planning, "_one_kernel", counted)
+    assert kernels(CORNERS["total variation"][0])
+    assert lowered.most_common(1)[0][1] == 1
 
 
 def test_one_kernel_stays_one() -> None:
