@@ -187,7 +187,7 @@ def _cuts(graph: Graph, group: Group, stored: frozenset[int]) -> Iterator[tuple[
             if (left or first.outputs) and then.nodes and (first, then) not in given:
                 given.add((first, then))
                 yield first, then
-    read = {j for i in anchors for j in (*_lying(graph, i), *_factors(graph, i))} - stored
+    read = {j for i in anchors for j in (*_lying(graph, i), *_factors(graph, i))}.intersection(needed) - stored
     computed = [j for j in sorted(read) if not set(needed_for(graph, (j,), stored)) & set(anchors)]
     for shape in dict.fromkeys(graph.nodes[j].shape for j in computed):
         left = tuple(j for j in computed if graph.nodes[j].shape == shape)
@@ -217,11 +217,12 @@ def _late_cuts(graph: Graph, group: Group, stored: frozenset[int]) -> Iterator[t
 def _by_itself(graph: Graph, group: Group, stored: frozenset[int]) -> Iterator[tuple[Group, Group]]:
     """Where nothing else helps: what the first reductions read, or a view that a convolution reads, is computed by a
     kernel of its own."""
+    computed = set(needed_for(graph, group.nodes, stored)) - stored  # and nothing of which a view is stored
     anchors = _pending(graph, group, stored)
     reduced = {_base(graph, j) for i in anchors if graph.nodes[i].op in REDUCTIONS for j in graph.nodes[i].operands}
     windows = [j for i in anchors if graph.nodes[i].convolution for j in graph.nodes[i].operands]
     viewed = {k for j in windows if graph.nodes[j].convolution for k in graph.nodes[j].operands}
-    for j in sorted((reduced | viewed) - stored):
+    for j in sorted((reduced | viewed) & computed):
         needed = needed_for(graph, (j,), stored)
         is_moved = j in viewed or any(graph.nodes[i].op in INDEXED for i in needed)
         if is_moved and graph.nodes[j].op != "input" and not set(needed) & set(anchors):
@@ -268,7 +269,7 @@ def _left(
     read = _roots(graph, needed, {i for i in read if i in computed}, anchors)
     results = {i: _ends(graph, needed, i, anchors) for i in read}
     small = {graph.nodes[j].shape for ends in results.values() for j in ends}
-    lying = {j for i in late for j in _lying(graph, i)} - late - stored
+    lying = {j for i in late for j in _lying(graph, i)}.intersection(needed) - late - stored
     mixed = {j for i in read for j in ([i] if graph.nodes[i].shape in small else results[i])}
     for left in (read, mixed, {j for ends in results.values() for j in ends}):
         yield tuple(sorted(left))

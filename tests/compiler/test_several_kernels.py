@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from kernelgen.errors import UnsupportedError
 from kernelgen.families import planning
 from kernelgen.frontend.graph import Graph
 from kernelgen.plan import KernelPlan
-from kernelgen.spec.model import OperatorSpec
+from kernelgen.spec.model import Case, OperatorSpec
 
 ROWS: tuple[dict[str, Any], ...] = ({"A": 3, "B": 5, "D": 17}, {"A": 2, "B": 1, "D": 34})
 
@@ -235,6 +236,28 @@ def test_what_is_refused_is_the_part_that_no_family_takes() -> None:
     found = three("y = x.flip(0).cumsum(1)\nreturn y - y.mean(-1, keepdim=True)", out="A B D")
     with pytest.raises(UnsupportedError, match=r"2:1: unsupported: a flip of a dimension that is not scanned"):
         plan_of(found.spec())
+
+
+MIXED_WINDOWS = """\
+y = x.flatten(start_dim=2).transpose(1, 2)
+norm = F.layer_norm(y, a.shape, a)
+norm1 = F.layer_norm(norm, b.shape, b)
+v = norm1.view(2, 16, 16, 24)
+v = v.view(2, 8, 2, 8, 2, 24).permute(0, 1, 3, 2, 4, 5).contiguous().view(-1, 4, 3, 8)
+v = v.transpose(1, 2).reshape(-1, 12, 8)
+u = F.conv1d(v, w, bias, groups=3).view(-1, 3, 4, 8).transpose(1, 2).reshape(-1, 2, 2, 24)
+u = u.view(2, 8, 8, 2, 2, -1).permute(0, 1, 3, 2, 4, 5).contiguous().view(2, 256, 24)
+z = norm + u
+return F.linear(F.layer_norm(z, a.shape, b), m)"""
+
+
+def test_what_a_stored_view_is_of_is_not_computed_again() -> None:
+    """A convolution by groups is left as its last view; to compute that once more, or itself, brings nothing nearer."""
+    inputs = {"x": "2 24 16 16", "a": "24", "b": "24", "w": "12 4 1", "m": "K 24", "bias": "12"}
+    timed = Case((("K", 24),), (("T", "float32"),))
+    found = sample(MIXED_WINDOWS, inputs, {"out": "2 256 K"}, {"K": 3}, dtypes=(("T", ("float32",)),)).spec()
+    with pytest.raises(UnsupportedError, match="a reshape that does not keep dimensions whole"):
+        plan_of(replace(found, performance=(timed,)))
 
 
 def test_no_group_is_lowered_twice(monkeypatch: pytest.MonkeyPatch) -> None:
