@@ -8,13 +8,13 @@ import io
 import itertools
 import logging
 import math
-import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
 from kernelgen.errors import GuardError
+from kernelgen.frontend.exporting import exported_program
 from kernelgen.frontend.graph import Atom, Dim
 from kernelgen.frontend.mistakes import SIZED_BY_VALUES, at_place, even_hint, failed, named, raised_at, unsupported
 from kernelgen.frontend.reference import Reference
@@ -72,8 +72,8 @@ def export(
     Module.forward.__code__ = Module.forward.__code__.replace(co_name="call")  # only the reference's lines are kept
     try:
         # torch prints what it has traced of a reference that it gives up
-        with silence(), floor_division(), _without_cache(), contextlib.redirect_stderr(io.StringIO()):
-            return torch.export.export(Module(), tuple(args), strict=False, dynamic_shapes=(dynamic,))
+        with silence(), contextlib.redirect_stderr(io.StringIO()):
+            return exported_program(Module(), tuple(args), (dynamic,))
     except Refused as refusal:
         raise unsupported(spec, raised_at(refusal, reference.file), named(str(refusal), names)) from None
     except Exception as error:
@@ -141,14 +141,6 @@ def called(spec: OperatorSpec, reference: Reference, inputs: Sequence[Any]) -> A
         return reference.function(*joined)
 
 
-def floor_division() -> Any:
-    """Pooling's shapes by `//` alone: torch 2.11, unlike 2.13, also asks whether a remainder is zero, which ties the
-    trace to the parity of its sizes although Python's `//` is right for both answers."""
-    import torch._meta_registrations as shapes
-
-    return mock.patch.object(shapes, "div_rtn", operator.floordiv)
-
-
 def _roots_of_sizes() -> Any:
     """`math.sqrt` of a size as a number that follows from it; math's own would take the size that is traced."""
     import torch
@@ -159,14 +151,6 @@ def _roots_of_sizes() -> Any:
         return torch.sym_sqrt(x) if isinstance(x, torch.SymInt | torch.SymFloat) else plain(x)
 
     return mock.patch.object(math, "sqrt", sqrt)
-
-
-def _without_cache() -> Any:
-    """No cache of what operations make of tensors without memory: with symbolic sizes hardly one is met again, and
-    keeping them takes a quarter of a trace."""
-    import torch._dynamo.config
-
-    return torch._dynamo.config.patch(fake_tensor_cache_enabled=False)
 
 
 def _dynamic(shape: tuple[Size, ...], leading: int, fixed: Mapping[str, int]) -> dict[int, Any]:

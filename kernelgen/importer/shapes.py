@@ -128,7 +128,7 @@ def _traced(
     convolutions: the input, its dimension."""
     import torch
 
-    from kernelgen.frontend.export import floor_division
+    from kernelgen.frontend.exporting import exported_program
     from kernelgen.frontend.rewrites import Rewrites
 
     class Assigned(Rewrites):
@@ -147,15 +147,14 @@ def _traced(
     example = tuple(torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta") for t in inputs)
     dynamic = tuple({i: torch.export.Dim.AUTO for i, varies in enumerate(dims) if varies} for dims in free)
     try:
-        with floor_division():
-            exported = torch.export.export(Module(), example, strict=False, dynamic_shapes=(dynamic,))
+        program = exported_program(Module(), example, (dynamic,), cached=True)
     except Exception as error:
         raise ShapeError(f"the reference cannot be traced: {said(error)}") from None
-    nodes = [node for node in exported.graph.nodes if node.op == "placeholder"]
-    [last] = [node for node in exported.graph.nodes if node.op == "output"]
+    nodes = [node for node in program.graph.nodes if node.op == "placeholder"]
+    [last] = [node for node in program.graph.nodes if node.op == "output"]
     made = [node for node in last.args[0] if hasattr(node, "meta")]
     given, returned = ([tuple(node.meta["val"].shape) for node in found] for found in (nodes, made))
-    return given, returned, _windows(exported, nodes)
+    return given, returned, _windows(program, nodes)
 
 
 def _windows(exported: Any, placeholders: list[Any]) -> set[tuple[int, int]]:

@@ -147,7 +147,7 @@ def _traced(loaded: Loaded, state: Sequence[State], free: Any, single: Any = Non
     """`single`: the dtype that stands for float32."""
     import torch
 
-    from kernelgen.frontend.export import floor_division
+    from kernelgen.frontend.exporting import exported_program
 
     tensors = [i for i, example in enumerate(loaded.examples) if isinstance(example, torch.Tensor)]
     given = [_without_memory(loaded.examples[i], single) for i in tensors]
@@ -172,16 +172,15 @@ def _traced(loaded: Loaded, state: Sequence[State], free: Any, single: Any = Non
         [dict.fromkeys(free(loaded, None, x), auto) for x in given],
         [dict.fromkeys(free(loaded, s.path, x), auto) for s, x in zip(state, made, strict=True)],
     )
-    config = torch._dynamo.config.patch(fake_tensor_cache_enabled=False)
     try:
-        with floor_division(), config, _as_forward(loaded), contextlib.redirect_stderr(io.StringIO()):
-            exported = torch.export.export(Imported(), (given, made), strict=False, dynamic_shapes=dynamic)
+        with _as_forward(loaded), contextlib.redirect_stderr(io.StringIO()):
+            found = exported_program(Imported(), (given, made), dynamic)
     except SpecError:
         raise
     except Exception as error:
         line = raised_at(error, loaded.source.path)
         raise loaded.source.mistake_on(line if line > 1 else loaded.function.lineno, _reason(error)) from error
-    return _of(exported, len(given), state)
+    return _of(found, len(given), state)
 
 
 def _of(exported: Any, count: int, state: Sequence[State]) -> Traced:

@@ -1,0 +1,52 @@
+"""`torch.export` without what nobody here reads of it, which is a third of its time.
+
+What is left out decides nothing about operations, shapes or conditions on sizes that a reference depends on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+
+def exported_program(module: Any, inputs: tuple[Any, ...], dynamic: Sequence[Any], *, cached: bool = False) -> Any:
+    """What `torch.export.export` makes of a module, on tensors without memory: the training IR, not strict.
+
+    `dynamic`: the dimensions of every input that are sizes, all of them `Dim.AUTO`. `cached`: with torch's cache of
+    what operations make of such tensors, which also asks fewer conditions on sizes. With symbolic sizes hardly an
+    operation is met again, and keeping them takes a quarter of a trace. Raises whatever torch raises.
+    """
+    import torch
+    import torch._dynamo.config
+
+    with _floor_division(), _bare(), torch._dynamo.config.patch(fake_tensor_cache_enabled=cached):
+        return torch.export.export(module, inputs, strict=False, dynamic_shapes=tuple(dynamic))
+
+
+@contextlib.contextmanager
+def _bare() -> Iterator[None]:
+    """Without strides and memory formats beside the tensors of the trace, of which torch asks conditions on sizes;
+    without Python text of graphs that are read as graphs; and without solving the conditions on sizes for what a caller
+    could write for `dynamic_shapes`, which no size that is AUTO needs.
+    """
+    from torch.fx._lazy_graph_module import _use_lazy_graph_module
+    from torch.fx.experimental import proxy_tensor
+    from torch.fx.experimental.symbolic_shapes import DimConstraints
+
+    with (
+        _use_lazy_graph_module(True),
+        mock.patch.object(proxy_tensor, "_extract_tensor_metadata", return_value=None),
+        mock.patch.object(DimConstraints, "solve", return_value=None),
+    ):
+        yield
+
+
+def _floor_division() -> Any:
+    """Pooling's shapes by `//` alone: torch 2.11, unlike 2.13, also asks whether a remainder is zero, which ties the
+    trace to the parity of its sizes although Python's `//` is right for both answers."""
+    import torch._meta_registrations as shapes
+
+    return mock.patch.object(shapes, "div_rtn", operator.floordiv)
