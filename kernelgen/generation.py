@@ -374,8 +374,14 @@ def _change(spec: OperatorSpec, folder: Path, before: dict[str, str | None], cha
 
 def stale(spec: OperatorSpec, root: Path) -> tuple[str, ...]:
     """The files that are missing or no longer what the spec renders to, each with why."""
+    return tuple(looked_at(spec, root)[0])
+
+
+def looked_at(spec: OperatorSpec, root: Path) -> tuple[list[str], list[str]]:
+    """As `stale`, and the specs of the parts of its backward, whose files were looked at as well."""
     found = []
-    for one, _, files in _made(spec, root, thorough=True):
+    made = _made(spec, root, thorough=True)
+    for one, _, files in made:
         folder = folder_of(one, root)
         edited = hand_edited(folder)
         for name, text in files.items():
@@ -385,7 +391,7 @@ def stale(spec: OperatorSpec, root: Path) -> tuple[str, ...]:
             elif present != text:
                 why = "changed by hand" if name in edited else "no longer matches its spec"
                 found.append(f"{folder / name}: {why}")
-    return tuple(found)
+    return found, [f"{part.name}.yaml" for part, _, _ in made[1:]]
 
 
 def record(plan: Plan, folder: Path) -> None:

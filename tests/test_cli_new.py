@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 from cli_process import contents, kernelgen
 
+from kernelgen import generation
+from kernelgen.cli import main
+from kernelgen.spec import load_spec
+
 SPEC = """\
 name: double
 summary: Twice the input.
@@ -87,6 +91,25 @@ def test_check_names_what_is_stale(generated: Path) -> None:
     assert "error: operators/double/double_triton.py: no longer matches its spec" in done.stderr.splitlines()
     assert "error: operators/double/double_performance.py: missing" in done.stderr.splitlines()
     assert "operators/double/double_performance.py: missing" in json.loads(done.stdout)["stale"]
+
+
+def test_check_looks_at_the_parts_of_a_backward_once_and_at_those_that_belong_to_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = SPEC.replace("x * 2", "x * x").replace("dtypes:", "backward: true\ndtypes:")
+    (tmp_path / "double.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    generation.new(load_spec(Path("double.yaml")), Path("operators"))
+    part = Path("operators/double/backward/double_backward_triton.py")
+    part.write_text(part.read_text() + "# more\n")
+    looked_at: list[str] = []
+    named = generation.looked_at
+    monkeypatch.setattr(generation, "looked_at", lambda s, root: looked_at.append(s.name) or named(s, root))
+    line = f"error: {part}: changed by hand\n"
+    assert (main(["new", "--check"]), capsys.readouterr().err.count(line), looked_at) == (1, 1, ["double"])
+    (tmp_path / "double.yaml").write_text(text.replace("backward: true\n", ""))
+    assert (main(["new", "--check"]), capsys.readouterr().err.count(line)) == (1, 1)
+    assert looked_at == ["double", "double", "double_backward"]
 
 
 def test_where_nothing_was_generated_it_says_so_in_one_line(tmp_path: Path) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -31,6 +30,7 @@ from kernelgen.cli.terminal import (
     spoken,
     table,
 )
+from kernelgen.collecting import without_collecting
 from kernelgen.errors import FaultyError, SpecError, StaleError, UsageError
 from kernelgen.settings import Settings, resolve
 
@@ -77,7 +77,8 @@ def new(
     made_for = _device(target, device)
     out = out or (root_of(made_for) if made_for else ROOT)
     if check:
-        _check([spec] if spec is not None else [spec_of(quartet) for quartet in quartets(out)], out, json)
+        with without_collecting():
+            _check([spec] if spec is not None else None, out, json)
         return
     if spec is None:
         raise UsageError("new needs a SPEC, or --check to look at every operator that is there")
@@ -91,7 +92,7 @@ def new(
             loaded, out, settings, made_for or find(settings.device, settings.arch), force=force, dry_run=dry_run
         )
     else:
-        with _without_collecting(), _looking(settings, made_for, force) as (look, seen):
+        with without_collecting(), _looking(settings, made_for, force) as (look, seen):
             from kernelgen import generation
 
             chip = generation.chip_of(made_for) if made_for else None
@@ -158,56 +159,49 @@ def _looking(
         yield look, seen
 
 
-@contextmanager
-def _without_collecting() -> Iterator[None]:
-    """What torch's modules and a trace make stays until the process ends: walks over it, the one at its end as well,
-    took a third of the time (layer_norm with its gradients in turns, median of four: 5.3 s, without them 3.8) and
-    freed 2 % of the memory."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()  # or the interpreter would walk over all of it as it ends
-        gc.enable()
-
-
-def _stale(names: list[str], root: Path) -> list[str]:
-    """A line for every file that is not what its spec gives. Many operators are looked at side by side: one takes about
-    0.3 s, the modules that each process loads 2 s."""
+def _stale(names: list[str], root: Path) -> tuple[list[str], set[str]]:
+    """A line for every file that is not what its spec gives, and the specs that were looked at with others. Many
+    operators are looked at side by side: one takes about 0.3 s, the modules that each process loads 2 s."""
     from kernelgen.evaluate.base import default_jobs
 
     count = min(default_jobs(), len(names) // _A_PROCESS)
     found: list[str] = []
-    with counted("looked at", len(names)) as step:
-        if count < 2:
-            for name in names:
-                found += _stale_here([name], root)
+    covered: set[str] = set()
+
+    def gather(answers: Iterable[tuple[list[str], list[str]]]) -> None:
+        with counted("looked at", len(names)) as step:
+            for lines, others in answers:
+                found.extend(lines)
+                covered.update(others)
                 step()
-            return found
+
+    if count < 2:
+        gather(_stale_here(name, root) for name in names)
+    else:
         with ProcessPoolExecutor(count, get_context("fork")) as pool:
-            for lines in pool.map(_stale_here, ([name] for name in names), repeat(root)):
-                found += lines
-                step()
-    return found
+            gather(pool.map(_stale_here, names, repeat(root)))
+    return found, covered
 
 
-def _stale_here(names: list[str], root: Path) -> list[str]:
-    from kernelgen.generation import stale
+def _stale_here(name: str, root: Path) -> tuple[list[str], list[str]]:
+    from kernelgen.generation import looked_at
 
-    found: list[str] = []
-    for name in names:
-        try:
-            found += stale(load(name, root), root)
-        except SpecError as error:  # the others are looked at all the same
-            found += str(error).splitlines()
-    return found
+    try:
+        return looked_at(load(name, root), root)
+    except SpecError as error:  # the others are looked at all the same
+        return str(error).splitlines(), []
 
 
-def _check(names: list[str], root: Path, json: bool) -> None:
-    """Raise StaleError with a line for every file that is not what its spec gives."""
+def _check(named: list[str] | None, root: Path, json: bool) -> None:
+    """Raise StaleError with a line for every file that is not what its spec gives. `named`: None for all there are."""
+    known = list(quartets(root)) if named is None else []
+    beside = {spec_of(q) for q in known if (q.folder / spec_of(q)).is_file()}
+    names = [spec_of(quartet) for quartet in known] if named is None else named
     if not names:  # to say that all is well would hide a wrong folder
         raise UsageError(f"{no_kernels(root)}, so there is nothing to check")
-    found = _stale(names, root)
+    # a spec beside its quartet is most often a part's, which is looked at with its forward
+    found, covered = _stale([name for name in names if name not in beside], root)
+    found += _stale([name for name in names if name in beside - covered], root)[0]
     if json:
         emit({"operators": names, "stale": found})
     elif not found:

@@ -11,6 +11,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from kernelgen.collecting import without_collecting
 from kernelgen.errors import KernelgenError, SpecError
 from kernelgen.importer import naming, source
 from kernelgen.importer.blocks import specs_of_blocks
@@ -47,7 +48,7 @@ def main(request: Path, answer: Path) -> None:
     logging.disable(logging.CRITICAL)  # torch logs tracebacks of guards that it does not understand
     warnings.simplefilter("ignore")
     asked: dict[str, Any] = json.loads(request.read_text("utf-8"))
-    with contextlib.redirect_stdout(sys.stderr):
+    with contextlib.redirect_stdout(sys.stderr), without_collecting():
         try:
             path = Path(asked["path"])
             made = blocks(path) if asked["blocks"] else [imported(path, asked["name"], asked["function"])]
