@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import sys
+import traceback
+import types
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -29,9 +33,11 @@ def exported_program(module: Any, inputs: tuple[Any, ...], dynamic: Sequence[Any
 @contextlib.contextmanager
 def _bare() -> Iterator[None]:
     """Without strides and memory formats beside the tensors of the trace, of which torch asks conditions on sizes;
-    without Python text of graphs that are read as graphs; and without solving the conditions on sizes for what a caller
-    could write for `dynamic_shapes`, which no size that is AUTO needs.
+    without Python text of graphs that are read as graphs; without solving the conditions on sizes for what a caller
+    could write for `dynamic_shapes`, which no size that is AUTO needs; and without torch's own frames, fifty of them,
+    and the text of lines in where an operation comes from.
     """
+    from torch.fx import proxy
     from torch.fx._lazy_graph_module import _use_lazy_graph_module
     from torch.fx.experimental import proxy_tensor
     from torch.fx.experimental.symbolic_shapes import DimConstraints
@@ -40,12 +46,35 @@ def _bare() -> Iterator[None]:
         _use_lazy_graph_module(True),
         mock.patch.object(proxy_tensor, "_extract_tensor_metadata", _nothing),
         mock.patch.object(DimConstraints, "solve", _nothing),
+        mock.patch.object(proxy, "CapturedTraceback", _Frames),
     ):
         yield
 
 
 def _nothing(of: Any) -> None:
     """In place of what torch would compute; a mock would keep every tensor that it is called with."""
+
+
+class _Frames:
+    """As much of torch's `CapturedTraceback` as a node of a trace asks for: the frames that are not torch's."""
+
+    @staticmethod
+    def extract() -> _Frames:
+        return _Frames()
+
+    def summary(self) -> traceback.StackSummary:
+        import torch
+
+        own = str(Path(torch.__file__).parent)
+        found = []
+        frame: types.FrameType | None = sys._getframe()
+        while frame is not None:
+            code = frame.f_code
+            if not code.co_filename.startswith(own):
+                place = code.co_filename, frame.f_lineno, code.co_name
+                found.append(traceback.FrameSummary(*place, lookup_line=False, line=""))
+            frame = frame.f_back
+        return traceback.StackSummary.from_list(reversed(found))
 
 
 def _floor_division() -> Any:
