@@ -22,6 +22,9 @@ HAS = $(BIN)/python -c 'import importlib.util, sys; sys.exit(importlib.util.find
 # A driver that answers counts, a leftover of one does not.
 EXTRA = $(if $(shell nvidia-smi -L 2>/dev/null),cuda,cpu)
 
+# Tests start hundreds of processes: without bytecode each would compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo install dev test test-all checked lint types stale test-gpu nightly bench docs clean
 .DELETE_ON_ERROR:
 

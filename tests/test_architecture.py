@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 from collections.abc import Iterator
@@ -59,6 +60,10 @@ def room_of(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
+tree_of = functools.cache(ast.parse)
+
+
+@functools.cache
 def imports(module: str, source: str, is_package: bool = False) -> list[Import]:
     """Every import in the source, relative ones made absolute."""
     package = module.split(".") if is_package else module.split(".")[:-1]
@@ -76,7 +81,7 @@ def imports(module: str, source: str, is_package: bool = False) -> list[Import]:
         for child in ast.iter_child_nodes(node):
             visit(child, inner)
 
-    visit(ast.parse(source), True)
+    visit(tree_of(source), True)
     return found
 
 
@@ -145,7 +150,7 @@ def heavy_imports(start: str, modules: dict[str, tuple[str, bool]]) -> list[str]
 def long_functions(module: str, source: str) -> list[str]:
     return [
         f"{module}:{node.lineno}: {node.name} has {length} lines"
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(tree_of(source))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (length := (node.end_lineno or node.lineno) - node.lineno + 1) > FUNCTION_LINES
     ]
@@ -181,7 +186,7 @@ def _module(name: str, modules: dict[str, tuple[str, bool]]) -> str | None:
 
 def asked_by_name(module: str, source: str, is_package: bool = False) -> list[str]:
     """Attributes of kernelgen's own modules that are asked for by a string, and any attribute in rooms that decide."""
-    tree = ast.parse(source)
+    tree = tree_of(source)
     own = {i.name.rpartition(".")[2] for i in imports(module, source, is_package) if i.name in MODULES}
     return [
         f"{module}:{call.lineno}: {ast.unparse(call)}"
@@ -203,7 +208,7 @@ def variants_by_name(module: str, source: str) -> list[str]:
     """Comparisons of a variant with the text of its name, which its descriptor has."""
     known = {variant.name for family in FAMILIES.values() for variant in family.every}
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree_of(source)):
         if isinstance(node, ast.Compare) and "variant" in ast.unparse(node):
             texts = {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)}
             found += [f"{module}:{node.lineno}: {ast.unparse(node)}"] if texts & known else []
