@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from kernelgen.errors import KernelgenError, Mistake, SpecError, UsageError
+from kernelgen.importer.imported import Imported
 from kernelgen.importer.isolated import run_forked, run_isolated
 from kernelgen.importer.source import read
-from kernelgen.importer.write import Imported
 
 LIMIT_S = 60.0
 

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from kernelgen.importer import naming, source
+from kernelgen.importer.imported import Imported
 from kernelgen.importer.load import Loaded
 from kernelgen.importer.rewrite import is_literal
 from kernelgen.importer.same_calls import whole_state
 from kernelgen.importer.traced import as_traced, with_state
-from kernelgen.importer.write import Imported, reference_of, spec_of
+from kernelgen.importer.write import reference_of, spec_of
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from kernelgen.collecting import without_collecting
 from kernelgen.errors import KernelgenError, SpecError
 from kernelgen.importer import naming, source
 from kernelgen.importer.blocks import specs_of_blocks
+from kernelgen.importer.imported import Imported
 from kernelgen.importer.load import fault, load
-from kernelgen.importer.write import Imported, spec_of
+from kernelgen.importer.write import spec_of
 from kernelgen.lifeline import die_with_parent
 
 

@@ -9,7 +9,7 @@ import math
 import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from kernelgen.frontend.mistakes import SIZED_BY_VALUES
 from kernelgen.importer import shapes as sizes
 from kernelgen.importer.draws import drawn_below
 from kernelgen.importer.graph_reference import from_graph
+from kernelgen.importer.imported import Imported
 from kernelgen.importer.into import indexed, results_of, with_written
 from kernelgen.importer.load import Loaded, said
 from kernelgen.importer.module import module_text
@@ -41,18 +42,6 @@ COMPARED_ELEMENTS = 1 << 24
 
 Kinds = tuple[tuple[str, ...], list[str], list[str]]
 """The dtypes of the variable T, every input's dtype, every output's."""
-
-
-@dataclass(frozen=True)
-class Imported:
-    """A spec that was made from a file."""
-
-    name: str
-    text: str
-    notes: tuple[str, ...]
-    """What its reader should know that the spec does not say."""
-    left_out: tuple[Loaded, ...] = ()
-    """Those of other modules whose sizes the spec does not take."""
 
 
 def spec_of(loaded: Loaded, name: str, others: Sequence[Loaded] = ()) -> Imported:
