@@ -32,7 +32,7 @@ def exported_program(module: Any, inputs: tuple[Any, ...], dynamic: Sequence[Any
 
 @contextlib.contextmanager
 def _bare() -> Iterator[None]:
-    """Without strides and memory formats beside the tensors of the trace, of which torch asks conditions on sizes;
+    """Without strides and memory formats beside the tensors of the trace, of which torch asks layouts by sizes;
     without Python text of graphs that are read as graphs; without solving the conditions on sizes for what a caller
     could write for `dynamic_shapes`, which no size that is AUTO needs; and without torch's own frames, fifty of them,
     and the text of lines in where an operation comes from.
@@ -44,15 +44,23 @@ def _bare() -> Iterator[None]:
 
     with (
         _use_lazy_graph_module(True),
-        mock.patch.object(proxy_tensor, "_extract_tensor_metadata", _nothing),
-        mock.patch.object(DimConstraints, "solve", _nothing),
+        mock.patch.object(proxy_tensor, "_extract_tensor_metadata", _asked_of_elements),
+        mock.patch.object(DimConstraints, "solve", _unsolved),
         mock.patch.object(proxy, "CapturedTraceback", _Frames),
     ):
         yield
 
 
-def _nothing(of: Any) -> None:
-    """In place of what torch would compute; a mock would keep every tensor that it is called with."""
+def _asked_of_elements(tensor: Any) -> None:
+    """In place of strides and memory formats, what torch asks first for them: a trace of an empty tensor, or of a
+    single element, must say that it is one. It keeps no tensor, as a mock would."""
+    from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+    guard_or_false(tensor.numel() < 2)
+
+
+def _unsolved(constraints: Any) -> None:
+    """In place of a solution for `dynamic_shapes`."""
 
 
 class _Frames:
