@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+import torch
 
 from kernelgen.errors import SpecError, UnsupportedError
 from kernelgen.frontend import trace
+from kernelgen.frontend.exporting import exported_program
 from kernelgen.frontend.graph import Graph, Node
 from kernelgen.spec import parse_spec
 from kernelgen.spec.model import OperatorSpec
@@ -200,3 +204,17 @@ BRANCHES = {
 @pytest.mark.parametrize("body", BRANCHES)
 def test_a_reference_that_means_another_thing_for_other_sizes(body: str) -> None:
     assert BRANCHES[body] in refusal(body, "x: [D] T", "out: [D] T")
+
+
+def test_a_node_says_where_it_comes_from() -> None:
+    class Doubled(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    sizes = ({0: torch.export.Dim.AUTO},)
+    program = exported_program(Doubled(), (torch.empty(37, device="meta"),), sizes)
+    [node] = [node for node in program.graph.nodes if node.op == "call_function"]
+    line = Doubled.forward.__code__.co_firstlineno + 1
+    assert re.findall(r'File "(.*)", line (\d+), in (\w+)', node.meta["stack_trace"]) == [
+        (__file__, str(line), "forward")
+    ]
