@@ -204,7 +204,7 @@ def _text_that_is_taken(
         if time.process_time() - began > TRIED_S or len(written.text) > TRIED_CHARACTERS:
             return first or (text, shapes, [])
         refusal = _refusal(text, name)
-        while isinstance(refusal, UnsupportedError) and time.process_time() - began <= TRIED_S:
+        while isinstance(refusal, UnsupportedError) and time.process_time() - began <= SIDES_S:
             why = ELSEWHERE if isinstance(refusal, GuardError) else "it is traced for these sizes alone"
             kept = _on_one_side(text, name, shapes, refusal.condition, why)
             if kept is None:
@@ -233,6 +233,9 @@ SIZE_WORDS = ("size", "sizes", "equal", "number", "dimension", "shape")
 TRIED_CHARACTERS = 8000
 TRIED_S = 4.0
 """Longer references, and those whose shapes take longer, are not traced again to see whether a kernel can be made."""
+SIDES_S = 30.0
+"""A constraint is written for every condition that a trace asks for, one trace each: of some only, `new` refuses the
+spec. On a busy machine four of them took more than TRIED_S."""
 
 
 ELSEWHERE = "as the file's own sizes are; elsewhere the reference does another thing"

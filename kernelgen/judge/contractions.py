@@ -227,11 +227,17 @@ def _cut(called: Contraction, a: torch.Tensor, b: torch.Tensor, at: Precision, e
 
 
 def _runs(called: Contraction, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
-    """How many runs of equal products each sum has, at most; None where that is not known."""
+    """How many runs of equal products each sum has, or values if that is fewer: a product is rounded alike wherever it
+    is added to a number of that size; None where neither is known."""
     if called.window or called.summed != (0, a.ndim - 1) or called.length < _RUN:
         return None
-    own, other = _changes(a, a.ndim - 1), _changes(b, -1 if "linear" in called.key else max(b.ndim - 2, 0))
-    return 1 + (own.unsqueeze(-1) + other.unsqueeze(-2) if a.ndim > 1 and b.ndim > 1 else own + other)
+    dims = a.ndim - 1, -1 if "linear" in called.key else max(b.ndim - 2, 0)
+    counts = [_changes(x, d) for x, d in zip((a, b), dims, strict=True)]
+    counts += [_changes(x.sort(d).values, d) for x, d in zip((a, b), dims, strict=True)]
+    if a.ndim > 1 and b.ndim > 1:
+        counts = [count.unsqueeze(-2 if n % 2 else -1) for n, count in enumerate(counts)]
+    own, other, more, others = counts
+    return torch.minimum(1 + own + other, (1 + more) * (1 + others))
 
 
 def _changes(x: torch.Tensor, dim: int) -> torch.Tensor:

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -163,7 +164,9 @@ def _compare(
 ) -> values.Outcome:
     mutants = values.Mutants(setting.suite, setting.distribution) if setting.suite else None
     views = [b.view for b in buffers]
-    return values.check(setting.operator, setting.case, views, got, eager, setting.seed, setting.verbose, mutants)
+    again = partial(_eager, setting, buffers) if setting.operator.stored else None
+    operator, case = setting.operator, setting.case
+    return values.check(operator, case, views, got, eager, setting.seed, setting.verbose, mutants, again)
 
 
 def _output_sizes(setting: Setting) -> list[int]:

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 
 from .bits import first_difference
-from .bounds import BACKWARD, CAP, POOL, K, Tally, misplaced
+from .bounds import BACKWARD, CAP, POOL, K, Tally, misplaced, unsteady
 from .casts import decide, narrowed, rounding
 from .choices import Measure, Oracle, Part, remark, selected_alike, undoubted
 from .contractions import Errors, Pair
@@ -85,6 +85,8 @@ class _Run:
     seed: int
     mutants: Mutants | None
     known: Known = field(default_factory=Known)
+    unsteady: Sequence[int] = ()
+    """Of each output, how many elements PyTorch itself has now NaN or infinite and now otherwise; () for none."""
     rounds: bool = False
     """The reference rounds where it casts, in oracles as well. Inputs that lie between two numbers are cast alike by
     every kernel, so that they are not disturbed."""
@@ -118,8 +120,10 @@ def check(
     seed: int,
     verbose: bool,
     mutants: Mutants | None = None,
+    again: Callable[[], Sequence[torch.Tensor]] | None = None,
 ) -> Outcome:
-    """Compare; `verbose` also finds the worst element where all is well. `mutants` are held against the same bound."""
+    """Compare; `verbose` also finds the worst element where all is well. `mutants` are held against the same bound.
+    `again`: another call of PyTorch's, if some of its calls are the candidate's too."""
     run = _Run(operator, case, arguments, got, eager, seed, mutants)
     if operator.exact:
         return _check_bits(run)
@@ -135,8 +139,11 @@ def check(
     outcome = _held(run, casts, verbose, draws=1)
     near = outcome.bound_share <= _NEAR and _elements(run) <= _MANY
     if outcome.complaint and (run.products or near or _counts(run)):
-        again = _held(replace(run, mutants=None), casts, verbose, draws=_AGAIN)
-        return again if not again.complaint else outcome
+        closer = replace(run, mutants=None)
+        if again is not None:
+            closer = replace(closer, unsteady=[unsteady(one, two) for one, two in zip(eager, again(), strict=True)])
+        held = _held(closer, casts, verbose, draws=_AGAIN)
+        return held if not held.complaint else outcome
     return outcome
 
 
@@ -145,7 +152,10 @@ def _held(run: _Run, casts: frozenset[torch.dtype], verbose: bool, *, draws: int
     PyTorch's error alone, which accepts no more than with them."""
     operator, case = run.operator, run.case
     scale = _terms(operator, run.arguments)
-    tallies = [Tally(case.dtype(t), operator.tolerance_factor, casts, scale=scale) for t in operator.outputs]
+    tallies = [
+        Tally(case.dtype(t), operator.tolerance_factor, casts, scale=scale, unsteady=n)
+        for t, n in zip(operator.outputs, run.unsteady or [0] * len(operator.outputs), strict=True)
+    ]
     whole: list[Part] = []
     named: dict[int, Selection] = {}
     misnamed: dict[int, str] = {}
