@@ -207,7 +207,8 @@ def _spread(called: Contraction, a: torch.Tensor, b: torch.Tensor, at: Precision
     runs, even = _runs(called, a, b), are_alike
     if runs is not None:
         in_runs = (runs * _RUN <= called.length) & ~are_alike
-        variance += torch.where(in_runs, at.sum**2 * called.length**3 / (12 * runs) * squares, 0)
+        added = called.product(*((x != 0).double() for x in (a, b)))
+        variance += torch.where(in_runs, at.sum**2 * added**3 / (12 * runs) * squares, 0)
         even = are_alike | in_runs
     most = math.inf
     # sums of equal products in pairs are exact: torch's own error tells nothing of others there
