@@ -287,7 +287,9 @@ def _alike(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _distance(value: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
-    """|value - ref|: 0 for what is the same, NaN and infinities included, and infinite where only one is a number."""
+    """|value - ref|: 0 for what is the same, NaN and infinities included, and infinite where only one is a number. What
+    is beyond the numbers of the value's dtype is infinite in it."""
+    ref = torch.where(ref.to(value.dtype).isinf(), ref.to(value.dtype), ref) if value.is_floating_point() else ref
     away = (value.double() - ref.double()).abs().nan_to_num(torch.inf, torch.inf)
     return torch.where(_alike(value.double(), ref.double()), 0.0, away)
 

@@ -45,6 +45,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from .bounds import POOL, K
 from .known import Known
@@ -181,7 +182,8 @@ class Errors:
         )
         drawn = torch.empty_like(exact).normal_(generator=self.generator)
         if bool(alike.any()):  # equal sums of equal products round alike, and a sum of them does not average that out
-            _, of_equals = torch.unique(exact[alike], return_inverse=True)
+            with _disable_current_modes():
+                _, of_equals = torch.unique(exact[alike], return_inverse=True)
             drawn[alike] = drawn[alike][of_equals]
         error = drawn * spread
         if self.truncating:
@@ -233,8 +235,9 @@ def _runs(called: Contraction, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor
     if called.window or called.summed != (0, a.ndim - 1) or called.length < _RUN:
         return None
     dims = a.ndim - 1, -1 if "linear" in called.key else max(b.ndim - 2, 0)
-    counts = [_changes(x, d) for x, d in zip((a, b), dims, strict=True)]
-    counts += [_changes(x.sort(d).values, d) for x, d in zip((a, b), dims, strict=True)]
+    with _disable_current_modes():  # these sorts are none of the reference's
+        given = a, b, a.sort(dims[0]).values, b.sort(dims[1]).values
+    counts = [_changes(x, d) for x, d in zip(given, dims * 2, strict=True)]
     if a.ndim > 1 and b.ndim > 1:
         counts = [count.unsqueeze(-2 if n % 2 else -1) for n, count in enumerate(counts)]
     own, other, more, others = counts

@@ -1,10 +1,9 @@
 """Honest readings of a reference beside the oracle: where NaN and infinities may be as well, because PyTorch itself,
-its documented formulas or a GPU's arithmetic have them there."""
+its documented formulas have them there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -20,7 +19,6 @@ _LARGE = 2.0**14
 
 def read_otherwise(
     operator: Operator,
-    products: Storing | None,
     cut: Sequence[torch.Tensor],
     output: int,
     got: torch.Tensor,
@@ -28,15 +26,14 @@ def read_otherwise(
     ref: torch.Tensor,
 ) -> torch.Tensor:
     """The oracle `ref` of one output, float64, with what another reading has in the places where the NaN and infinities
-    of the candidate `got` are neither its nor PyTorch's. `products`: how sums of products are treated, if any."""
+    of the candidate `got` are neither its nor PyTorch's."""
     if ref.device.type == "cpu":
         ref = _one_by_one(operator, cut, output, got, eager, ref)
     else:
         ref = _on_host(operator, cut, output, got, ref)
     ref = _spelled_out(operator, cut, output, got, eager, ref)
     ref = _added_first(operator, cut, output, got, ref)
-    ref = _gone(operator, cut, output, got, eager, ref)
-    return _underflown(operator, products, cut, output, got, eager, ref)
+    return _gone(operator, cut, output, got, eager, ref)
 
 
 def the_other_way(
@@ -130,21 +127,3 @@ def _gone(
     if other is None:
         return ref
     return torch.where(misplaced(got, eager, ref) & ~misplaced(got, eager, other[output]), other[output], ref)
-
-
-def _underflown(
-    operator: Operator,
-    products: Storing | None,
-    cut: Sequence[torch.Tensor],
-    output: int,
-    got: torch.Tensor,
-    eager: torch.Tensor,
-    ref: torch.Tensor,
-) -> torch.Tensor:
-    """The oracle whose sums of products read 0 in the place of what is below float32's normal numbers, in the
-    candidate's doubtful places: of such a weight and an infinite value the product is NaN, not infinite."""
-    if products is None:
-        return ref
-    exactly = replace(products, dtype=torch.float64, flushed=True)
-    other = in_float64(operator.pure, cut, stored=exactly)[output]
-    return torch.where(misplaced(got, eager, ref) & ~misplaced(got, eager, other), other, ref)

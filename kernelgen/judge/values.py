@@ -304,7 +304,7 @@ def _tiles(run: _Run, visit: Visit, casts: frozenset[torch.dtype], *, draws: int
             probed = oracle.probes_of(i) if ref.dtype.is_floating_point else oracle.counted_of(i)
             part = Part(i, box, got, eager, ref, probed, own, selects=bool(oracle.found))
             if bool(misplaced(got, eager, ref).any()):
-                ref = read_otherwise(operator, run.products, cut, i, got, eager, ref)
+                ref = read_otherwise(operator, cut, i, got, eager, ref)
                 part = _unseen(run, oracle, storing, replace(part, ref=ref))
                 part = replace(part, ref=_settled(run, cut, i, got, eager, part.ref, generator))
             visit(undoubted(part, oracle.alternatives_of(i), _slack(run, i, casts)))

@@ -24,7 +24,7 @@ INTERPRETED = pytest.mark.skipif(torch.cuda.is_available(), reason="launches are
 FITTING = {"M": 19, "N": 40, "K": 24}
 """Sizes of which rows begin at multiples of 16 bytes, as descriptors want them; blocks have 16 of each."""
 AWKWARD = {"M": 17, "N": 35, "K": 41}
-WITHIN = {"float8_e4m3fn": 0.0, "float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
+WITHIN = {"float8_e4m3fn": 0.0, "float32": 8e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
 """What a result may be off by, as a part of the largest; a missing summand is a tenth."""
 
 

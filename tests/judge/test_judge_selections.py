@@ -444,3 +444,18 @@ def test_what_is_selected_among_equal_groups_is_judged_by_the_groups_that_lead_t
 
     assert report(first if first_of_equals else last).passed
     assert not report(lambda groups: in_order(groups)[:, 1:3]).passed
+
+
+def test_a_selected_element_beyond_the_dtype_is_decided():
+    """In float16 the least of sums beyond its numbers is infinite, in the oracle it is none of the equals'."""
+
+    def least(x):
+        return torch.min(x @ x.mT, dim=1)[0]
+
+    x, out = judge.Tensor("x", ("M", "K"), "float16"), judge.Tensor("out", ("M",), "float16")
+    op = judge.Operator("o", least, least, least, (x,), (out,), stored="float16")
+    report = judge.accuracy_case(
+        op, judge.Case({"M": 9, "K": 70}, {}), distributions=("large",), seeds=1, mutants=False
+    )
+    assert report.passed, report.message
+    assert report.message == ""
