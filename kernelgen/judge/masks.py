@@ -40,13 +40,17 @@ def _always(operands: Sequence[torch.Tensor]) -> torch.Tensor:
     return (zero | nan).all(0) & zero.any(0)
 
 
-def sums_of_the_seen(exact: torch.Tensor, called: Contraction, pair: Pair, mask: Pair) -> torch.Tensor:
-    """The sums of products of a pair without those of which a factor is 0 and hidden; `exact`: with them."""
-    a, b = pair
-    no_a, no_b = a == 0, b == 0
-    hides_a, hides_b = no_a & mask[0], no_b & mask[1]
-    if not _meet(hides_a, ~b.isfinite()) and not _meet(~a.isfinite(), hides_b):
+def sums_of_the_seen(
+    exact: torch.Tensor, called: Contraction, pair: Pair, mask: Pair, *, nan: bool = False
+) -> torch.Tensor:
+    """The sums of products of a pair without those of which a factor is 0 and hidden; `exact`: with them. `nan`:
+    without those as well of which a hidden factor is NaN, as torch has weights in rows with NaN."""
+    hides_a, hides_b = (((x == 0) | (x.isnan() & nan)) & hides for x, hides in zip(pair, mask, strict=True))
+    meets = _meet(hides_a, ~pair[1].isfinite()) or _meet(~pair[0].isfinite(), hides_b)
+    if not meets and not bool((pair[0].isnan() & hides_a).any() or (pair[1].isnan() & hides_b).any()):
         return exact
+    a, b = pair = torch.where(hides_a, 0.0, pair[0]), torch.where(hides_b, 0.0, pair[1])
+    no_a, no_b = a == 0, b == 0
 
     def some(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         if not _meet(x, y):

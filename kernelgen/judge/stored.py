@@ -57,6 +57,8 @@ class Storing:
     hidden: Sequence[Pair] = ()
     """Of every sum of products, which factors of 0 leave out what they are multiplied with, be that infinite or NaN; of
     every other, where a mask adds minus infinity (masks.py)."""
+    hides_nan: bool = False
+    """Of hidden factors, those that are NaN as well."""
     flushed: bool = False
     """Sums of products read 0 in the place of what is below float32's normal numbers, as GPUs' exponentials give."""
     known: Known = field(default_factory=Known)
@@ -98,7 +100,7 @@ class Stored(EagerMode):
         self._stores_step = storing.whole and not storing.ours
         self._product: torch.Tensor | None = None
         self._attends = False
-        self._flushes = storing.flushed
+        self._flushes, self._hides_nan = storing.flushed, storing.hides_nan
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -229,7 +231,7 @@ class Stored(EagerMode):
             self._noted.append((a.detach().clone(), b.detach().clone()))
         mask = next(self._hidden, None)
         if mask is not None:
-            exact = sums_of_the_seen(exact, called, (a, b), mask)
+            exact = sums_of_the_seen(exact, called, (a, b), mask, nan=self._hides_nan)
         if self._errors is None:
             return exact
         with torch.no_grad():  # autograd looks at attention's products later; errors have no gradient

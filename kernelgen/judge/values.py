@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 
 import torch
 
@@ -17,7 +18,7 @@ from .contractions import Errors, Pair
 from .inputs import derive_seed
 from .known import Known
 from .masks import drawn, hidden
-from .model import Case, Operator, Worst
+from .model import Case, Function, Operator, Worst
 from .mutants import LARGEST, Reject, Suite, bounded
 from .oracle import PROBE, Noise, Tiling, in_float64
 from .readings import read_otherwise, the_other_way
@@ -403,12 +404,34 @@ def _unseen(run: _Run, oracle: Oracle, storing: Sequence[Storing], part: Part) -
     sees. Only where that is what the candidate has, and none of it where no sum has a mask."""
     if run.products is None or not bool(misplaced(part.got, part.eager, part.ref).any()):
         return part
-    masks = _masks(run, oracle.measure.cut)
-    if not any(bool(mask.any()) for pair in masks for mask in pair):
+    cut = oracle.measure.cut
+    for how in _hiding(run, run.operator.pure, cut):
+        part = _seen_alone(run, oracle, storing, part, how)
+    if not bool(misplaced(part.got, part.eager, part.ref).any()):
         return part
-    exactly = replace(run.products, dtype=torch.float64, hidden=masks)
-    part = _seen_alone(run, oracle, storing, part, exactly)
-    return _seen_alone(run, oracle, storing, part, replace(exactly, flushed=True))
+    if the_other_way(run.operator, lambda x: x, cut) is None:
+        return part
+    assert run.operator.also is not None
+    for how in _hiding(run, partial(run.operator.also, lambda x: x), cut):
+        other = the_other_way(run.operator, lambda x: x, cut, how)
+        if other is not None:
+            part = replace(part, ref=_taken_where_right(part, other[part.output]))
+    return part
+
+
+def _taken_where_right(part: Part, other: torch.Tensor) -> torch.Tensor:
+    """The oracle with another reading in the candidate's doubtful places that it settles."""
+    doubtful, wrong = (misplaced(part.got, part.eager, ref) for ref in (part.ref, other))
+    return torch.where(doubtful & ~wrong, other, part.ref)
+
+
+def _hiding(run: _Run, function: Function, cut: Sequence[torch.Tensor]) -> Iterator[Storing]:
+    """How sums of products may leave out what a mask hides in a function; none where no sum has a mask."""
+    assert run.products is not None
+    masks = _masks(run, function, cut)
+    if any(bool(mask.any()) for pair in masks for mask in pair):
+        for nan, flushed in product((False, True), repeat=2):
+            yield replace(run.products, dtype=torch.float64, hidden=masks, hides_nan=nan, flushed=flushed)
 
 
 def _seen_alone(run: _Run, oracle: Oracle, storing: Sequence[Storing], part: Part, exactly: Storing) -> Part:
@@ -426,7 +449,10 @@ def _seen_alone(run: _Run, oracle: Oracle, storing: Sequence[Storing], part: Par
     more = min(POOL // int(settled.sum()), _MANY_DRAWS * _probes(run) // _PROBES)
     assert run.products is not None
     drawn_on = [replace(run.products, errors=Errors(measure.generator, known=run.known))] * more
-    hiding = [replace(s, hidden=exactly.hidden, flushed=exactly.flushed) for s in (*storing, *drawn_on)]
+    hiding = [
+        replace(s, hidden=exactly.hidden, hides_nan=exactly.hides_nan, flushed=exactly.flushed)
+        for s in (*storing, *drawn_on)
+    ]
     stored = [measure.as_stored(how, taken)[0][i] for how in hiding]
     return replace(
         part,
@@ -437,13 +463,13 @@ def _seen_alone(run: _Run, oracle: Oracle, storing: Sequence[Storing], part: Par
     )
 
 
-def _masks(run: _Run, cut: Sequence[torch.Tensor]) -> list[Pair]:
-    """Which factors of each sum of products a mask makes 0."""
+def _masks(run: _Run, function: Function, cut: Sequence[torch.Tensor]) -> list[Pair]:
+    """Which factors of each of a function's sums of products a mask makes 0."""
     assert run.products is not None
     noted = []
     for inputs in drawn(cut, derive_seed(run.seed, "masks")):
         pairs: list[Pair] = []
-        in_float64(run.operator.pure, inputs, stored=replace(run.products, dtype=torch.float64, noted=pairs))
+        in_float64(function, inputs, stored=replace(run.products, dtype=torch.float64, noted=pairs))
         noted.append(pairs)
     return hidden(noted)
 

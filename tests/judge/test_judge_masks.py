@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from kernelgen import judge
+from kernelgen.judge import contractions, masks
 from kernelgen.judge.oracle import in_float64
 from kernelgen.judge.stored import Storing
 from kernelgen.judge.values import check
@@ -258,3 +260,47 @@ def test_a_row_without_keys_has_no_gradient():
                          stored=Storing(torch.float32))  # fmt: skip
     assert [tuple(x.shape) for x in nothing] == [(2, 4), (0, 4), (0, 4)]
     assert not nothing[0].any()
+
+
+def test_a_hidden_weight_that_is_nan_is_left_out_as_well():
+    """Torch has NaN in all weights of a row of which one score is NaN, a kernel has 0 where a mask hides."""
+    nan, inf = float("nan"), float("inf")
+    weights = torch.tensor([[0.5, 0.0], [nan, nan]], dtype=torch.float64)
+    given = torch.tensor([[1.0, 2.0], [inf, 3.0]], dtype=torch.float64)
+    mask = torch.tensor([[False, True], [False, True]]), torch.zeros(2, 2, dtype=torch.bool)
+    called = contractions.of_matrices(weights)
+    seen = [masks.sums_of_the_seen(weights @ given, called, (weights, given), mask, nan=told) for told in (False, True)]
+    right = torch.tensor([[0.5, 1.0], [nan, nan]], dtype=torch.float64)
+    for found in seen:  # a row of NaN stays one through what is seen of it
+        torch.testing.assert_close(found, right, equal_nan=True)
+    turned = weights.mT.contiguous()
+    hides = mask[0].mT, mask[1]
+    exact, called = turned @ given, contractions.of_matrices(turned)
+    without, also = (masks.sums_of_the_seen(exact, called, (turned, given), hides, nan=told) for told in (False, True))
+    assert without[1].isnan().all()
+    assert not also[1].any()
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "seed"),
+    [
+        ("attention_varlen", {"M": 2, "H": 255, "D": 2, "N": 3, "P": 3}, 0),
+        ("attention_varlen_causal", {"M": 2, "D": 3, "N": 257, "P": 3}, 4),
+    ],
+)
+def test_gradients_of_attention_are_right_where_torch_has_nan_through_what_a_mask_hides(name, sizes, seed, monkeypatch):
+    """As torch has it on a GPU, where it computes by the formula what its fused kernels do not take."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "operators" / name)
+    shipped = importlib.import_module(f"{name}_gradients_accuracy").OPERATOR
+
+    def by_formula(function):
+        def computed(*args):
+            with sdpa_kernel(SDPBackend.MATH):
+                return function(*args)
+
+        return computed
+
+    op = replace(shipped, baseline=by_formula(shipped.baseline), reference=by_formula(shipped.reference))
+    case = judge.Case(sizes, {"T": "float32"}, hidden=True)
+    found = judge.accuracy_case(op, case, distributions=("specials",), seeds=1, seed=seed)
+    assert found.passed, found.message
