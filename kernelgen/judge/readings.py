@@ -1,5 +1,5 @@
-"""Honest readings of a reference beside the oracle: where NaN and infinities may be as well, because PyTorch itself,
-its documented formulas have them there."""
+"""Honest readings of a reference beside the oracle: where NaN and infinities may be as well, because PyTorch itself
+or its documented formulas have them there."""
 
 from __future__ import annotations
 

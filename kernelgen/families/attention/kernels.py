@@ -293,9 +293,9 @@ class Walk:
             row_max = ir.Apply("mul", (row_max, ir.Number(log(2))), row_max.shape)
         named: tuple[ir.Stmt, ...] = ()
         if not isinstance(row_max, ir.Name) and self._mentions_of_row_max() > 1:
-            # of scores beyond 2**31 the rounding error alone may be more than exp has numbers for
+            # fused, a product less itself is its rounding error: of scores beyond 2**31 more than exp has numbers for
             rounded = ir.Apply("fmax", (row_max, ir.Number(LEAST)), row_max.shape)
-            why = "a maximum: fused with what is subtracted from it the product would keep its rounding error"
+            why = "tl.maximum: the product must be rounded before anything is subtracted, not fused into an fma"
             named = (ir.Let((self.carry.row_max.text,), rounded, why),)
             row_max = self.carry.row_max
         builder.known |= dict.fromkeys(s.row_sums, self.carry.row_sum) | {s.row_max: row_max, s.product: self.out}
