@@ -295,7 +295,7 @@ class Walk:
         if not isinstance(row_max, ir.Name) and self._mentions_of_row_max() > 1:
             # fused, a product less itself is its rounding error: of scores beyond 2**31 more than exp has numbers for
             rounded = ir.Apply("fmax", (row_max, ir.Number(LEAST)), row_max.shape)
-            why = "tl.maximum: the product must be rounded before anything is subtracted, not fused into an fma"
+            why = "the maximum has the product rounded first, not fused into an fma with what is subtracted"
             named = (ir.Let((self.carry.row_max.text,), rounded, why),)
             row_max = self.carry.row_max
         builder.known |= dict.fromkeys(s.row_sums, self.carry.row_sum) | {s.row_max: row_max, s.product: self.out}

@@ -94,8 +94,8 @@ def attention_causal_forward_kernel(
         out = out * correction[:, None]
         out = tl.dot(exponentials.to(q_desc.dtype), v, out, input_precision=PRECISION)
         row_max = new_max
-    # tl.maximum: the product must be rounded before anything is subtracted, not fused
-    # into an fma
+    # the maximum has the product rounded first, not fused into an fma with what is
+    # subtracted
     row_max = tl.maximum(row_max * scale_log2, -3.4028234663852886e38)
     out = out / row_sum[:, None]
     # finite_max = torch.where(row_max == -math.inf, 0.0, row_max)
@@ -236,8 +236,8 @@ def attention_causal_forward_tiles_kernel(
             exponentials.to(q_ptr.dtype.element_ty), v, out, input_precision=PRECISION
         )
         row_max = new_max
-    # tl.maximum: the product must be rounded before anything is subtracted, not fused
-    # into an fma
+    # the maximum has the product rounded first, not fused into an fma with what is
+    # subtracted
     row_max = tl.maximum(row_max * scale_log2, -3.4028234663852886e38)
     out = out / row_sum[:, None]
     # finite_max = torch.where(row_max == -math.inf, 0.0, row_max)

@@ -223,8 +223,8 @@ def attention_rope_forward_out_lse_kernel(
             exponentials.to(query_desc.dtype), v, out, input_precision=PRECISION
         )
         row_max = new_max
-    # tl.maximum: the product must be rounded before anything is subtracted, not fused
-    # into an fma
+    # the maximum has the product rounded first, not fused into an fma with what is
+    # subtracted
     row_max = tl.maximum(row_max * 0.12751743082459868, -3.4028234663852886e38)
     out = out / row_sum[:, None]
     # finite_max = torch.where(row_max == -math.inf, 0.0, row_max)
@@ -358,8 +358,8 @@ def attention_rope_forward_out_lse_tiles_kernel(
             input_precision=PRECISION,
         )
         row_max = new_max
-    # tl.maximum: the product must be rounded before anything is subtracted, not fused
-    # into an fma
+    # the maximum has the product rounded first, not fused into an fma with what is
+    # subtracted
     row_max = tl.maximum(row_max * 0.12751743082459868, -3.4028234663852886e38)
     out = out / row_sum[:, None]
     # finite_max = torch.where(row_max == -math.inf, 0.0, row_max)

@@ -101,8 +101,8 @@ def attention_sinks_forward_kernel(
         out = out * correction[:, None]
         out = tl.dot(exponentials.to(q_desc.dtype), v, out, input_precision=PRECISION)
         row_max = new_max
-    # tl.maximum: the product must be rounded before anything is subtracted, not fused
-    # into an fma
+    # the maximum has the product rounded first, not fused into an fma with what is
+    # subtracted
     row_max = tl.maximum(row_max * scale_log2, -3.4028234663852886e38)
     sinks = tl.cast(tl.load(sinks_ptr + batch_h * stride_sinks_h), tl.float32)
     # sink_power = sinks.reshape(-1, 1, 1).float().float() * 1.4426950408889634
@@ -253,8 +253,8 @@ def attention_sinks_forward_tiles_kernel(
             exponentials.to(q_ptr.dtype.element_ty), v, out, input_precision=PRECISION
         )
         row_max = new_max
-    # tl.maximum: the product must be rounded before anything is subtracted, not fused
-    # into an fma
+    # the maximum has the product rounded first, not fused into an fma with what is
+    # subtracted
     row_max = tl.maximum(row_max * scale_log2, -3.4028234663852886e38)
     sinks = tl.cast(tl.load(sinks_ptr + batch_h * stride_sinks_h), tl.float32)
     # sink_power = sinks.reshape(-1, 1, 1).float().float() * 1.4426950408889634

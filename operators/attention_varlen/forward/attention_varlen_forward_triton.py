@@ -181,8 +181,8 @@ def attention_varlen_forward_kernel(
             exponentials.to(q_ptr.dtype.element_ty), v, out, input_precision=PRECISION
         )
         row_max = new_max
-    # tl.maximum: the product must be rounded before anything is subtracted, not fused
-    # into an fma
+    # the maximum has the product rounded first, not fused into an fma with what is
+    # subtracted
     row_max = tl.maximum(row_max * scale_log2, -3.4028234663852886e38)
     is_equal = row_sum == 0.0
     # divisor = torch.where(is_equal, 1.0, row_sum)
