@@ -234,8 +234,8 @@ TRIED_CHARACTERS = 8000
 TRIED_S = 4.0
 """Longer references, and those whose shapes take longer, are not traced again to see whether a kernel can be made."""
 SIDES_S = 30.0
-"""A constraint is written for every condition that a trace asks for, one trace each: of some only, `new` refuses the
-spec. On a busy machine four of them took more than TRIED_S."""
+"""A constraint is written for every condition that a trace asks for, one trace each; with some of them only, `new`
+refuses the spec, so that they have more time than other shapes have."""
 
 
 ELSEWHERE = "as the file's own sizes are; elsewhere the reference does another thing"
