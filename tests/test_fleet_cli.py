@@ -122,7 +122,7 @@ def test_unlike_gpus_are_named_and_never_mixed(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_each_worker_sees_its_gpu_and_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 16)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)))
     found = fleet.places(fleet.Fleet("all", None, None, False), TWO, None)
     assert [dict(p.variables) for p in found] == [
         {"CUDA_VISIBLE_DEVICES": str(n), "KERNELGEN_JOBS": "8"} for n in range(2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -171,7 +170,9 @@ def chosen(gpus: str, device: Device) -> list[int]:
 
 def _share(workers: int, jobs: int | None) -> dict[str, str]:
     """The compile processes of a worker, where the user does not say how many: its share of the cores."""
-    return {} if jobs else {"KERNELGEN_JOBS": str(max(1, (os.cpu_count() or 1) // workers))}
+    from kernelgen.evaluate.base import cores
+
+    return {} if jobs else {"KERNELGEN_JOBS": str(max(1, cores() // workers))}
 
 
 def _tested(found: Sequence[Place]) -> list[Place]:

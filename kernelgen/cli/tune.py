@@ -308,11 +308,12 @@ def replayed(paths: list[Path], seeds: str | None, jobs: str | None, json: bool)
 
     # matrices here are small, and every process has a core to itself
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from kernelgen.evaluate.base import cores
     from kernelgen.search import replay
     from kernelgen.search.recorded import read
 
     runs = SEEDS if seeds is None else checked("--seeds", seeds, whole(1))
-    side_by_side = resolve({"jobs": jobs}).jobs or os.cpu_count() or 1
+    side_by_side = resolve({"jobs": jobs}).jobs or cores()
     spaces = [read(path) for path in files(paths)]
     found = []
     for figures in replay.replay(spaces, runs, side_by_side):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -48,10 +49,14 @@ class Limits:
     profile_s: float = 20.0
 
 
+def cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
 def default_jobs() -> int:
     """Compile processes at once: the cores this process may use, at most MOST_JOBS."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, MOST_JOBS))
+    return min(cores(), MOST_JOBS)
 
 
 class Evaluator(ABC):
