@@ -35,7 +35,7 @@ def gelu_tanh_kernel(
     block_start = tl.program_id(0).to(tl.int64) * BLOCK_SIZE
     offsets = block_start + tl.arange(0, BLOCK_SIZE)
     mask = offsets < n_elements
-    x = tl.load(x_ptr + offsets, mask=mask).to(tl.float32)
+    x = tl.load(x_ptr + offsets, mask=mask, eviction_policy="evict_last").to(tl.float32)
     # return F.gelu(x, approximate='tanh')
     out = x * _sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
     tl.store(out_ptr + offsets, out, mask=mask)

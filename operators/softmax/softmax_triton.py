@@ -167,10 +167,8 @@ def softmax_looped_kernel(
     inverse_denominator = 1.0 / denominator
 
     # final pass over the row, with its reduced values
-    # backwards: the end of the row was read last and may still be cached
     for start in range(0, N, BLOCK_SIZE_N):
-        cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
-        cols += tl.arange(0, BLOCK_SIZE_N)
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
@@ -179,7 +177,7 @@ def softmax_looped_kernel(
         ).to(tl.float32)
         numerator = _exp(x - row_max)
         out = numerator * inverse_denominator
-        tl.store(out_ptr + row * N + cols, out, mask=mask, cache_modifier=".cs")
+        tl.store(out_ptr + row * N + cols, out, mask=mask)
 
 
 @triton.jit
@@ -337,7 +335,7 @@ SCHEDULES = (
     (
         None,
         softmax_cooperative_kernel,
-        {"BLOCK_SIZE_N": 4096, "maxnreg": 80, "num_warps": 2},
+        {"BLOCK_SIZE_N": 2048, "maxnreg": 80, "num_warps": 1},
     ),
 )
 
