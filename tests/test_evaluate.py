@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -14,7 +15,7 @@ from kernelgen import devices
 from kernelgen.analysis import Work
 from kernelgen.evaluate import Candidate, Evaluator, Limits, evaluator, profile, source_hash
 from kernelgen.evaluate.base import SAME_CODE
-from kernelgen.evaluate.cuda import heats
+from kernelgen.evaluate.cuda import CudaEvaluator, heats
 from kernelgen.outcomes import Evaluation, Status, evaluation_from_json, to_json
 from kernelgen.plan import KernelPlan, Schedule, TableRow
 from kernelgen.spec.model import Case, OperatorSpec, Place, TensorSpec
@@ -73,6 +74,36 @@ def cpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         with make("cpu", folder / "candidates") as found:
             yield found
+
+
+def test_accuracy_cases_are_compiled_before_the_device_is_asked_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hidden sizes too, by a real compile worker; the process with the device is played. One that lies otherwise is not
+    compiled ahead, and what does not compile is left to the run."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    judged = {"passed": True, "message": "", "left_out": "", "peak_bytes": None}
+    errors = dict.fromkeys(("max_error", "eager_error", "relative_error", "l2_error", "bound_share"), 0.0)
+    cases = [
+        {"sizes": {"...": [rows], "D": 48}, "dtypes": {"T": "float32"}, "label": f"[{rows}]", **more}
+        for rows, more in ((3, {}), (5, {"hidden": True, "layout": "contiguous"}), (7, {"layout": "sliced"}))
+    ]
+    plan = KernelPlan(spec(), "pointwise", None, (TableRow((), SCHEDULE),))
+    asked: list[tuple[str, list[str]]] = []
+    with CudaEvaluator(devices.find("cpu"), plan, QUARTET, tmp_path / "c", work, 2, Limits(), "run") as found:
+
+        def played(op: str, args: dict[str, object], limit_s: float) -> dict[str, object]:
+            if op == "accuracy_cases":
+                return {"cases": cases}
+            case = cast(dict[str, object], args["case"])
+            asked.append((str(case["label"]), sorted(label for _, label in found._compiler._known)))
+            return {"label": case["label"], **judged, **errors}
+
+        monkeypatch.setattr(found.runner, "call", played)
+        broken = candidate(**{"tl.load": "tl.loaded"})
+        assert found.verify(CURRENT).status is Status.OK
+        assert found.verify(broken).status is Status.OK  # the run would say that it does not compile
+    assert asked == [(case["label"], ["[3]", "[5]"]) for case in (*cases, *cases)]
 
 
 def test_a_search_yields_every_candidate_with_its_outcome(cpu: Evaluator) -> None:

@@ -73,6 +73,10 @@ FEW_LANES = Schedule.make(
 )  # fmt: skip
 """Some thousand short rows that lanes lie along: twice the programs (H200, 64 by 4096 summed over the first dimension:
 2.5 us, in tiles of 64 by 64 3.1)."""
+SHORTEST = 32
+SHORT_LANES = FEW_LANES.replace(BLOCK_SIZE_N=8, num_warps=1)
+"""Rows of no more elements, which a tile of 64 columns would leave half empty (H200, embeddings of 32 tokens summed for
+each of a million rows: 67 us, in tiles of 64 by 64 384, of 64 by 8 and one warp 70)."""
 VAST_ROW_BYTES = 2**29
 """Where a divided row gets no more programs than run at once, or smaller blocks: such tensors are most likely float32
 (H200, hinge loss of 4 GiB: 256 programs 1.02 ms, 512 1.24; kl_div, blocks of 2048 0.66 ms, of 4096 0.90)."""
@@ -189,6 +193,8 @@ def _columns(body: Body, columns: int) -> Schedule:
     """The first schedule of rows that lanes lie along, with 16 elements a thread: many lanes wait for memory at once
     (H200, 4096 elements summed for each of 524,160 rows: 2.01 ms, in tiles of 64 by 32 2.31), and a larger part of
     rows that are read again stays in the L1."""
+    if columns <= SHORTEST:
+        return SHORT_LANES
     if columns <= 64:  # 64 channels of 29 million pixels: 3.58 ms, with 16 warps 5.15
         return default("columns").replace(BLOCK_SIZE_N=64, num_warps=8)
     return default("columns").replace(BLOCK_SIZE_N=128, num_warps=16, specialize=True)
@@ -234,6 +240,8 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
         few = few_lanes(shapes) if SPLIT_COLUMNS.name in variants(body) else None
         longest = max((columns for _, columns in shapes), default=2**10)
         many = fitted(SPLIT_COLUMNS, *few) if few else _columns(body, longest)
+        if longest <= SHORTEST:
+            return (table_row(many),)
         return (table_row(FEW_LANES, rows=FEW_LANES.int("BLOCK_SIZE_M") * 256, row_bytes=256), table_row(many))
     if _are_windows(body):
         return (table_row(WINDOWS),)

@@ -72,6 +72,8 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
     usual = starts(body, 1, max((columns for _, columns in shapes), default=1))[0]
     if OWNERS in variants(body):
         return (table_row(default(OWNERS), rows=FEW_NAMED), table_row(usual))
+    if scatter_blocks.NAME in variants(body):
+        return (table_row(scatter_blocks.FEW_ROWS, rows=scatter_blocks.FEW), table_row(usual))
     return (table_row(usual),)
 
 

@@ -11,7 +11,7 @@ from itertools import product
 import torch
 
 from .bits import first_difference
-from .bounds import BACKWARD, CAP, POOL, K, Tally, misplaced, unsteady
+from .bounds import BACKWARD, CAP, POOL, K, Tally, difference, misplaced, unsteady
 from .casts import decide, narrowed, rounding
 from .choices import Measure, Oracle, Part, remark, selected_alike, undoubted
 from .contractions import Errors, Pair
@@ -421,8 +421,15 @@ def _unseen(run: _Run, oracle: Oracle, storing: Sequence[Storing], part: Part) -
 
 def _taken_where_right(part: Part, other: torch.Tensor) -> torch.Tensor:
     """The oracle with another reading in the candidate's doubtful places that it settles."""
+    return torch.where(_settled_by(part, other), other, part.ref)
+
+
+def _settled_by(part: Part, other: torch.Tensor) -> torch.Tensor:
+    """Where another reading settles what is doubtful: its NaN and infinities are the candidate's, and a number beside
+    which the candidate's is no error that anything excuses is left to the next reading."""
     doubtful, wrong = (misplaced(part.got, part.eager, ref) for ref in (part.ref, other))
-    return torch.where(doubtful & ~wrong, other, part.ref)
+    largest = float(torch.where(other.isfinite(), other, 0.0).abs().max()) if other.numel() else 0.0
+    return doubtful & ~wrong & (difference(part.got, other) <= max(CAP.values()) * largest)
 
 
 def _hiding(run: _Run, function: Function, cut: Sequence[torch.Tensor]) -> Iterator[Storing]:
@@ -440,7 +447,7 @@ def _seen_alone(run: _Run, oracle: Oracle, storing: Sequence[Storing], part: Par
     doubtful = misplaced(part.got, part.eager, part.ref)
     measure, taken, i = oracle.measure, oracle.taken, part.output
     ref = measure.as_stored(exactly, taken)[0][i] if bool(doubtful.any()) else part.ref
-    settled = doubtful & ~misplaced(part.got, part.eager, ref)
+    settled = _settled_by(part, ref)
     if not bool(settled.any()):
         return part
     noises = (Noise(measure.generator, alike=n % 2 > 0) for n in range(len(part.probes)))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from kernelgen.spec.sizes import evaluate, is_expression
 
@@ -171,6 +172,13 @@ class Case:
     """Made up where the spec lists no shapes: what torch refuses of it is no mistake of anybody's."""
     given: Given = ()
     """What the case passes for options, and None for optional inputs that it leaves out."""
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Case:
+        """The inverse of `to_json`; of a case that the judge derived, what a spec's cases have."""
+        sizes = tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in data["sizes"].items())
+        rest = {"derived": data.get("derived", False), "given": tuple(data.get("given", {}).items())}
+        return Case(sizes, tuple(data["dtypes"].items()), data["label"], **rest)
 
     def size(self, name: Size) -> SizeValue:
         """The value of a size: a number stands for itself, an expression for what it comes to."""

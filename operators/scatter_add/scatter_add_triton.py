@@ -70,8 +70,9 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum rows (None: no limit), kernel, launch options.
 SCHEDULES = (
+    (512, scatter_add_kernel, {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 64, "num_warps": 2}),
     (
         None,
         scatter_add_kernel,
@@ -81,7 +82,7 @@ SCHEDULES = (
 
 
 def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
+    """The kernel and the launch options for `size` rows."""
     for most, kernel, options in SCHEDULES:
         if most is None or size <= most:
             return kernel, options
@@ -153,7 +154,7 @@ def scatter_add(
         raise ValueError(
             f"scatter_add: at most 2**30 rows, columns and places, got {M}, {N} and {V}"
         )
-    kernel, options = pick_schedule(N * out.element_size())
+    kernel, options = pick_schedule(M)
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
         kernel[grid](

@@ -131,8 +131,13 @@ SCATTERED_SCHEDULES = (
 )
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum rows (None: no limit), kernel, launch options.
 SCATTERED_2_SCHEDULES = (
+    (
+        512,
+        segment_mean_scattered_2_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 64, "num_warps": 2},
+    ),
     (
         None,
         segment_mean_scattered_2_kernel,
@@ -247,9 +252,7 @@ def compute_scattered_2(
             "segment_mean_scattered_2: at most 2**30 rows, columns and places, got "
             f"{M}, {N} and {V}"
         )
-    kernel, options = pick_schedule(
-        SCATTERED_2_SCHEDULES, N * scattered_2.element_size()
-    )
+    kernel, options = pick_schedule(SCATTERED_2_SCHEDULES, M)
     grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
     kernel[grid](
         index,

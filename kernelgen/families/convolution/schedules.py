@@ -189,7 +189,9 @@ def starts(body: ConvolutionBody) -> tuple[Schedule, ...]:
         rows = (row.schedule for row in first_table(body))
         return tuple(dict.fromkeys([*rows, _gathered_channels(body), _LIBRARY]))
     last = (_LIBRARY, *([_LIBRARY.replace(channels_last=True)] if may_turn(body) else []))
-    found = {BOXES: (_BOXES, _SWAPPED, _SWAPPED.replace(BLOCK_N=64), _wide(body)), LIBRARY: last}
+    narrow = _SWAPPED.replace(BLOCK_N=64)
+    few = tuple(narrow.replace(BLOCK_K=depth) for depth in (16, 32))
+    found = {BOXES: (_BOXES, _SWAPPED, narrow, *few, _wide(body)), LIBRARY: last}
     every_one = (_with_depth(body, s) for v in variants(body) for s in found.get(v, (_DEFAULTS[v],)))
     return tuple(s for s in dict.fromkeys(every_one) if holds(body, s, 0) is None)
 

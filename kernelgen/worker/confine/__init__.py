@@ -130,7 +130,9 @@ SYSTEM = (
     "/etc/nvidia", "/etc/OpenCL", "/usr/local/cuda", "/usr/local/Ascend", "/usr/local/dcmi", "/etc/ascend_install.info",
 )  # fmt: skip
 """Libraries, compilers and what they read. Nothing of a user's is below these."""
-FOLDER_VARIABLES = ("CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "ASCEND_HOME_PATH", "ASCEND_OPP_PATH")
+FOLDER_VARIABLES = (
+    "CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "PYTHONPYCACHEPREFIX", "ASCEND_HOME_PATH", "ASCEND_OPP_PATH",
+)  # fmt: skip
 FILE_VARIABLES = ("CC", "TRITON_PTXAS_PATH", "TRITON_CUOBJDUMP_PATH")
 LIST_VARIABLES = ("LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "TRITON_LIBCUDA_PATH")
 NPU_DEVICES = ("davinci*", "devmm_svm", "hisi_hdc")
