@@ -36,10 +36,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from measure import machine
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 MAIN = [sys.executable, "-c", "import sys; from kernelgen.cli.app import main; sys.exit(main())"]
-LIMIT_S, LONG_S, SETTLE_S, ENDING_S = 100.0, 200.0, 40.0, 10.0
+LIMIT_S, LONG_S, SETTLE_S, ENDING_S = 150.0, 300.0, 40.0, 10.0
 """Of a part; of one that compiles hundreds of products; of it what a search leaves for its end; and what an interrupted
 command has to leave what it knows."""
 LEAST_S = 30.0
@@ -381,6 +383,8 @@ def main() -> None:
     given.into.mkdir(parents=True, exist_ok=True)
     kept, end = Kept(given.into / "tuner.json", given.dry), time.monotonic() + given.seconds
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if not given.dry:
+        kept.found["machine"] = machine()
     for part in wanted:
         left = end - time.monotonic()
         if left < LEAST_S:
