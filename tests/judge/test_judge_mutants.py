@@ -214,6 +214,18 @@ def test_a_sample_of_the_page_is_still_true(name: str, monkeypatch: pytest.Monke
     assert list_mutants.row(list_mutants.files()[name]) == list_mutants.rows()[name]
 
 
+def test_an_operator_that_crashes_leaves_the_others(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    bad = {"killed": "import os; os.kill(os.getpid(), 9)", "raising": "raise ValueError"}
+    for name, source in bad.items():
+        (tmp_path / f"{name}_accuracy.py").write_text(source)
+    wanted = {name: tmp_path / f"{name}_accuracy.py" for name in bad} | {"flip": list_mutants.files()["flip"]}
+    found = dict(list_mutants.looked_at(wanted, 2))
+    assert found == {"killed": None, "raising": None, "flip": list_mutants.rows()["flip"]}
+    said = capfd.readouterr().err
+    assert "killed: crashed with exit code -9" in said
+    assert "raising: crashed with exit code 1" in said
+
+
 def test_the_page_says_where_no_case_can_tell() -> None:
     page = list_mutants.page(
         {"op": "| op | 1 | zeros in any of 1 cases; inputs whose results are not all zero would |"}
