@@ -17,7 +17,11 @@ from kernelgen import judge
 from kernelgen.judge import lint, mutants
 
 SOFTMAX = softmax_accuracy.OPERATOR
-SHIPPED = sorted((Path(__file__).parents[2] / "operators").rglob("*_accuracy.py"))
+# the parts of a backward are mutated by its gradients
+SHIPPED = [
+    pytest.param(path, marks=pytest.mark.slow if "backward" in path.parent.name else ())
+    for path in sorted((Path(__file__).parents[2] / "operators").rglob("*_accuracy.py"))
+]
 USUAL = {
     "zeros", "a copy of x", "the first element repeated", "a wrong last tile", "one wrong element",
     "a lower precision", "a former call's output", "memory as allocated",
