@@ -299,21 +299,18 @@ def _made(
     chip: Chip | None = None,
     table: tuple[TableRow, ...] = (),
     *,
-    thorough: bool = False,
     language: Language | None = None,
 ) -> list[Made]:
     """The operator's plan and files, and those of its backward's parts. Raises UnsupportedError where one cannot be.
 
     For a chip that has no kernels for a gradient the operator is made without any; its notes say so.
-
-    `thorough`: gradients are traced for every dtype and number of leading dimensions, as references of users are.
     """
     plan = custom.plan_of(spec, table) if table else plan_of(spec, root, chip)
     derived = backward_of(plan.spec)
     parts = []
     for part in derived.parts if derived else ():
         try:
-            parts.append((part.spec, plan_of(part.spec, root, plan.chip, derived=not thorough)))
+            parts.append((part.spec, plan_of(part.spec, root, plan.chip, derived=True)))
         except SpecError as error:
             message = f"the gradient of {' and '.join(part.gradients)}: {error.mistakes[0].message}"
             if plan.chip is not None:
@@ -380,7 +377,7 @@ def stale(spec: OperatorSpec, root: Path) -> tuple[str, ...]:
 def looked_at(spec: OperatorSpec, root: Path) -> tuple[list[str], list[str]]:
     """As `stale`, and the specs of the parts of its backward, whose files were looked at as well."""
     found = []
-    made = _made(spec, root, thorough=True)
+    made = _made(spec, root)
     for one, _, files in made:
         folder = folder_of(one, root)
         edited = hand_edited(folder)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from kernelgen.cli import main
 
 REPO = Path(__file__).parent.parent
 
@@ -34,6 +40,21 @@ def kernelgen(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedPro
     )
 
 
+def kernelgen_here(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run one command in a folder, in this process, which has loaded what a command loads: 0.4 s less. A command that
+    ends otherwise than by its exit code needs a process of its own."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        patch.chdir(cwd)
+        wanted = environment(**env)
+        for name in os.environ.keys() - wanted.keys():
+            patch.delenv(name)
+        for name, value in wanted.items():
+            patch.setenv(name, value)
+        code = main(arguments)
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
 def contents(folder: Path) -> dict[str, str]:
     """Every file below a folder with its text; an operator's lock, which says nothing, left out."""
     return {
@@ -46,7 +67,17 @@ def contents(folder: Path) -> dict[str, str]:
 def refused(*arguments: str, cwd: Path, code: int = 2, **env: str) -> str:
     """The one line with which a command refuses; checks its exit code and that it printed and wrote nothing else."""
     before = contents(cwd)
-    done = kernelgen(*arguments, cwd=cwd, **env)
+    return one_line(kernelgen(*arguments, cwd=cwd, **env), before, cwd, code)
+
+
+def refused_here(*arguments: str, cwd: Path, code: int = 2, **env: str) -> str:
+    """`refused` in this process."""
+    before = contents(cwd)
+    return one_line(kernelgen_here(*arguments, cwd=cwd, **env), before, cwd, code)
+
+
+def one_line(done: subprocess.CompletedProcess[str], before: dict[str, str], cwd: Path, code: int) -> str:
+    """The one line of a command that refused and left the folder as it was before."""
     assert contents(cwd) == before
     assert "Traceback" not in done.stderr, done.stderr
     assert (done.returncode, done.stdout) == (code, ""), done

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_process import COMMAND, environment, kernelgen, refused
+from cli_process import COMMAND, environment, kernelgen, kernelgen_here, refused, refused_here
 
 from kernelgen import __version__
 
@@ -46,7 +46,7 @@ def test_help_lists_every_command_and_imports_nothing_heavy(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help(name: str, tmp_path: Path) -> None:
-    done = kernelgen(name, "--help", cwd=tmp_path)
+    done = kernelgen_here(name, "--help", cwd=tmp_path)
     assert done.returncode == 0
     assert f"Usage: kernelgen {name}" in done.stdout
 
@@ -95,7 +95,7 @@ def test_no_arguments_show_the_help(tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_is_one_clear_line(arguments: list[str], line: str, tmp_path: Path) -> None:
-    assert refused(*arguments, cwd=tmp_path).startswith(line)
+    assert refused_here(*arguments, cwd=tmp_path).startswith(line)
 
 
 def test_settings_come_from_the_environment_and_the_project(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cli_process import REPO, contents, kernelgen, refused
+from cli_process import REPO, contents, kernelgen, refused, refused_here
 
 from kernelgen.cli import main
 
@@ -56,7 +56,7 @@ MISTAKES = {
 @pytest.mark.parametrize("command", ["new", "optimize"])
 def test_a_mistake_in_the_spec(command: str, mistake: str, tmp_path: Path) -> None:
     old, new, expected = MISTAKES[mistake]
-    line = refused(command, spec(tmp_path, old, new), cwd=tmp_path)
+    line = refused_here(command, spec(tmp_path, old, new), cwd=tmp_path)
     assert line.startswith(f"double.yaml:{expected}")
 
 
@@ -69,7 +69,7 @@ def test_every_mistake_is_reported_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["missing.yaml", "no/such/folder.yaml", "", "\udcff.yaml"])
 def test_a_missing_file(name: str, tmp_path: Path) -> None:
-    assert refused("new", name, cwd=tmp_path).startswith("error: ")
+    assert refused_here("new", name, cwd=tmp_path).startswith("error: ")
 
 
 def test_a_folder_in_place_of_a_file(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_no_device_is_noticed_before_anything_is_generated(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("rounds", ["0", "x", "-1", "21", ""])
 def test_rounds(rounds: str, tmp_path: Path) -> None:
-    line = refused("optimize", spec(tmp_path), "--rounds", rounds, cwd=tmp_path)
+    line = refused_here("optimize", spec(tmp_path), "--rounds", rounds, cwd=tmp_path)
     assert line == f"error: --rounds: must be a whole number from 1 to 20, not {rounds!r}"
 
 

@@ -38,7 +38,7 @@ READ_BY = (
     ["optimize", "op", "--dry-run", "--device", "cpu"],
 )
 """The commands that read a manifest."""
-DRAWS = int(os.environ.get("DAMAGED_DRAWS", "8"))
+DRAWS = int(os.environ.get("DAMAGED_DRAWS", "4"))
 """Of each kind of damage."""
 ODD: tuple[Any, ...] = (None, True, -1, 3, 2**70, 1e308, float("nan"), "", "2d", "\ud800", "../x", [], {}, [[{}]])
 

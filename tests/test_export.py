@@ -193,9 +193,9 @@ def test_the_custom_op_passes_opcheck_and_compiles_whole(scale: Path) -> None:
     assert "3 passed" in ran.stdout
 
 
-def test_a_custom_op_that_writes_into_inputs_says_so_and_returns_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The package of an operator that writes into an input and has another result."""
     outputs = "  - {name: new, shape: [N], dtype: T, into: x}\n  - {name: out, shape: [N], dtype: T}"
     text = f"""\
 name: step
@@ -212,13 +212,19 @@ accuracy: {{shapes: [{{N: 33}}]}}
     monkeypatch.chdir(tmp_path)
     assert main(["new", "step.yaml", "--no-verify"]) == 0
     assert main(["export", "step", "--format", "custom_op", "--to", "package"]) == 0
-    package = tmp_path / "package"
-    made = contents(package)["step_op/__init__.py"]
+    return tmp_path / "package"
+
+
+def test_a_custom_op_that_writes_into_inputs_says_so_and_returns_the_rest(writing: Path) -> None:
+    made = contents(writing)["step_op/__init__.py"]
     assert '@torch.library.custom_op("kernelgen::step", mutates_args=("x",))\ndef step(' in made
     assert "    _, out = kernel.step(x, y)\n    return out\n" in made
-    env = {**os.environ, "PYTHONPATH": str(package), "CUDA_VISIBLE_DEVICES": ""}
+
+
+def test_a_custom_op_that_writes_into_inputs_passes_its_own_tests(writing: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(writing), "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
-    ran = subprocess.run(command, cwd=package, env=env, text=True, capture_output=True, check=False)
+    ran = subprocess.run(command, cwd=writing, env=env, text=True, capture_output=True, check=False)
     assert ran.returncode == 0, ran.stdout
     assert "3 passed" in ran.stdout
 

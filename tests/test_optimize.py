@@ -241,7 +241,8 @@ def test_without_a_gpu_everything_is_predicted_and_nothing_measured(tmp_path: Pa
     for line in text.splitlines():
         if "µs" in line and line.startswith("| time"):
             assert "predicted" in line
-    assert "| speedup | predicted |" in text
+    assert "| case | eager µs | kernel µs (predicted) | speedup | predicted |" in text
+    assert "| case | previous µs (predicted) | new µs (predicted) | speedup (predicted) | predicted |" in text
     for repeated in ("DRAM throughput", "achieved occupancy"):
         assert repeated not in text, "where no counter was read they are the bandwidth and the occupancy's limit"
 
@@ -260,6 +261,14 @@ def test_a_speedup_that_nobody_could_time_is_unknown_and_stops_nothing(tmp_path:
     assert "1 of 2 targets met (predicted), the rest not measured" in head.splitlines()[0]
     assert "| speedup over eager: not measured, target >= 0.10x | not measured |" in head
     assert re.search(r"\| bandwidth: \d+ % of peak, target >= 1 % \| ✓ \(predicted\) \|", head)
+
+
+def test_a_log_counts_one_number_of_targets_where_no_counter_can_be_read(tmp_path: Path) -> None:
+    """Nothing but a GPU's counters tells how often the L2 hits: without a GPU that is known before the first round."""
+    write_kernel(tmp_path, make_plan())
+    plan = make_plan(target=Target(speedup=0.1, bandwidth=0.01, l2_hit=0.5))
+    run(tmp_path, FakeEvaluator(measures=False), plan, rounds=2)
+    assert set(re.findall(r"\d of \d targets", log_of(tmp_path))) == {"1 of 2 targets"}
 
 
 def test_the_l2_target_counts_once_it_is_read_of_the_kernel(tmp_path: Path) -> None:

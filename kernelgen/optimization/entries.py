@@ -23,6 +23,7 @@ from kernelgen.optimization.words import (
     compared,
     diff,
     evidence_rows,
+    how,
     machine,
     made,
     roofline,
@@ -38,8 +39,6 @@ from kernelgen.outcomes import Evaluation, Status
 from kernelgen.spec.model import CUSTOM
 from kernelgen.strategies import adopt
 
-COLUMNS = ("previous µs", "new µs", "speedup")
-START_COLUMNS = ("eager µs", "kernel µs", "speedup")
 SHOWN = 12
 """Candidates listed in a section; the journal has all of them."""
 DIFF_LINES = 60
@@ -79,7 +78,7 @@ def start_entry(bench: Bench, state: State, verified: Evaluation, figures: Evalu
         "standing": now,
         "points": points,
         "cases": [started(t, figures.speedups("compile")) for t in times(figures).values()],
-        "columns": START_COLUMNS,
+        "columns": ("eager µs", f"kernel µs{how(bench.source)}", "speedup"),
         "made": made(bench, state.hash, state.hash, seconds),
     }  # fmt: skip
 
@@ -220,8 +219,10 @@ def _count(tried: list[Tried]) -> str:
 
 
 def _empty(bench: Bench, section: str, title: str) -> Entry:
+    said = how(bench.source)
     return {
         "operator": bench.plan.spec.name, "run": bench.run, "section": section, "title": title, "source": bench.source,
         "headline": "", "row": None, "standing": None, "points": [], "profile": [], "diff": "", "cases": [],
-        "columns": COLUMNS, "tried": [], "tried_title": "", "failed": [], "next": [], "made": "",
+        "columns": (f"previous µs{said}", f"new µs{said}", f"speedup{said}"),
+        "tried": [], "tried_title": "", "failed": [], "next": [], "made": "",
     }  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 from kernelgen.journal import Record
 from kernelgen.log import cell
 from kernelgen.optimization.decide import NOTHING_LEFT
-from kernelgen.optimization.words import shapes_of, targets_text
+from kernelgen.optimization.words import how, shapes_of, targets_text
 
 MARKS = {"reached": "✓", "missed": "✗", "unknown": "not measured"}
 
@@ -29,10 +29,7 @@ def head(records: Sequence[Record], reason: str = "") -> dict[str, Any] | None:
         "operator": begun["operator"],
         "title": " · ".join(filter(None, title)),
         "device": cell(f"{begun['device']['device']}, {source}: {shapes_of(begun['cases'])}"),
-        "targets": [
-            (words, MARKS[state] + (f" ({source})" if source == "predicted" and state != "unknown" else ""))
-            for words, state in states
-        ],
+        "targets": [(words, MARKS[state] + (how(source) if state != "unknown" else "")) for words, state in states],
         "rounds": [(data["round"], data["entry"]["row"]) for data in rounds],
         "versions": versions,
         "parameters": table,

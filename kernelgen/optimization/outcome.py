@@ -105,7 +105,7 @@ def judge_targets(bench: Bench, figures: Evaluation) -> tuple[Judged, ...]:
     seen = tuple(
         Seen(known[c.label], bench.evaluator.work(c), (), counted.get(c.label)) for c in bench.cases if c.label in known
     )
-    l2_read = not profiles or any(p["counters"]["l2_hit"] is not None for p in profiles)
+    l2_read = bench.device.measures and (not profiles or any(p["counters"]["l2_hit"] is not None for p in profiles))
     return targets(bench.plan.spec.target, figures.speedups("eager"), seen, bench.device.facts, l2_read)
 
 

@@ -109,19 +109,23 @@ def standing(bench: Bench, plan: Plan, kept: int, figures: Evaluation) -> Standi
     }
 
 
+def how(source: str) -> str:
+    """What stands behind a figure that nobody measured."""
+    return f" ({source})" if source == "predicted" else ""
+
+
 def targets_text(targets: Sequence[Pair], source: str) -> str:
     """Whether the targets are met, with what is missed or cannot be said."""
     states = {state for _, state in targets}
-    how = f" ({source})" if source == "predicted" else ""
     if states == {"reached"}:
-        return f"targets met{how}"
+        return f"targets met{how(source)}"
     missed = [words.partition(":")[0] for words, state in targets if state == "missed"]
     if missed:
-        return f"target missed{how}: {', '.join(missed)}"
+        return f"target missed{how(source)}: {', '.join(missed)}"
     met = sum(state == "reached" for _, state in targets)
     if not met:
         return "targets not measured"
-    return f"{met} of {len(targets)} targets met{how}, the rest not measured"
+    return f"{met} of {len(targets)} targets met{how(source)}, the rest not measured"
 
 
 def evidence_rows(bench: Bench, seen: tuple[Seen, ...], diagnosis: Diagnosis) -> list[tuple[str, str, str]]:

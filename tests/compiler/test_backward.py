@@ -645,3 +645,21 @@ reference: |
     lacking = [part.spec for part in parts if not part.spec.constraints]
     assert lacking
     assert all(not case.derived and dict(case.sizes)["M"] <= 5000 for spec in lacking for case in spec.accuracy)
+
+
+QUICK = "silu"
+"""Whose gradient is traced in a quick run; the others take up to ten seconds."""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=() if path.stem == QUICK else pytest.mark.slow)
+        for path in sorted(SPECS.glob("*.yaml"))
+        if "\nbackward: true" in path.read_text("utf-8")
+    ],
+)
+def test_a_gradient_means_one_thing_for_every_dtype_and_rank(path: Path) -> None:
+    """As that of which it is the gradient does, so `new` traces it once."""
+    for part in derived(load_spec(path)).parts:
+        assert frontend.trace(part.spec) == frontend.trace(part.spec, derived=True), part.spec.name

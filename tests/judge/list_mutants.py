@@ -3,10 +3,12 @@
     python tests/judge/list_mutants.py             all of it, about 10 minutes on one core
     python tests/judge/list_mutants.py --missing   what the page lacks, after a spec was added
     python tests/judge/list_mutants.py softmax     these operators again, after their cases were changed
+    python tests/judge/list_mutants.py --jobs 64   all of it, 64 operators at a time
 
-The baseline stands in for the kernel, so nothing is interpreted. The page is written after every operator: a command
-that is interrupted goes on with `--missing`. Exit code 1 where some mutant is rejected by no case, but for sums in lower
-precision, which the page names.
+The baseline stands in for the kernel, so nothing is interpreted. Every operator is looked at by a process of its own: one
+that crashes has a line on stderr and none on the page. The page is written after every operator: a command that is
+interrupted goes on with `--missing`. Exit code 1 where an operator crashed or some mutant is rejected by no case, but for
+sums in lower precision, which the page names.
 """
 
 from __future__ import annotations
@@ -14,11 +16,15 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib
+import multiprocessing
 import sys
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from kernelgen import judge
 from kernelgen.files import write_atomic
@@ -79,6 +85,31 @@ def row(file: Path) -> str:
     return f"| {file.name.removesuffix(SUFFIX)} | {ran} | {'<br>'.join(lines) or 'none'} |"
 
 
+def looked_at(wanted: Mapping[str, Path], jobs: int) -> Iterator[tuple[str, str | None]]:
+    """The name and the line of every operator as they come, `jobs` side by side; None for one whose process crashed."""
+    fork = multiprocessing.get_context("fork")  # what is imported here is not imported again
+    waiting = list(wanted.items())
+    running: dict[Connection, tuple[str, multiprocessing.process.BaseProcess]] = {}
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            name, file = waiting.pop(0)
+            receiver, sender = fork.Pipe(duplex=False)
+            process = fork.Process(target=lambda sender, file: sender.send(row(file)), args=(sender, file))
+            process.start()
+            sender.close()  # the process holds the only other end: when it is gone there is nothing to receive
+            running[receiver] = name, process
+        for receiver in [one for one in wait(list(running)) if isinstance(one, Connection)]:
+            name, process = running.pop(receiver)
+            try:
+                line = receiver.recv()
+            except EOFError:
+                line = None
+            process.join()
+            if line is None:
+                print(f"{name}: crashed with exit code {process.exitcode}", file=sys.stderr, flush=True)
+            yield name, line
+
+
 def copied(result: Any, written: Collection[int]) -> Any:
     """The result in memory of its own, but for what is `written` into an input; a clone of one element that was
     expanded would keep its stride of 0."""
@@ -114,17 +145,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these operators; all without a name")
     parser.add_argument("--missing", action="store_true", help="only what the page lacks")
+    parser.add_argument("--jobs", type=int, default=1, help="how many operators at a time (1)")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     judge.prepare()
+    torch.set_num_threads(1)  # small tensors gain nothing by more, and other operators have the cores
     known = files()
+    if unknown := [name for name in options.names if name not in known]:
+        parser.error(f"no shipped operator is called {', '.join(unknown)}")
     found = {name: line for name, line in rows().items() if name in known}
-    for name in options.names or [n for n in known if not (options.missing and n in found)]:
-        found[name] = row(known[name])
-        print(found[name], flush=True)
+    names = options.names or [n for n in known if not (options.missing and n in found)]
+    crashed = False
+    for name, line in looked_at({name: known[name] for name in names}, options.jobs):
+        found.pop(name, None)
+        if line is None:
+            crashed = True
+        else:
+            found[name] = line
+            print(line, flush=True)
         write_atomic(DOCUMENT, page(found))
     write_atomic(DOCUMENT, page(found))  # an operator that is no more leaves no line
-    return int(bool(untold(found, sums=False)))
+    return int(crashed or bool(untold(found, sums=False)))
 
 
 if __name__ == "__main__":

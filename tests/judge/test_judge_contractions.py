@@ -562,7 +562,7 @@ def test_equal_taps_lose_the_same_bits(set_to_tf32):
 def test_partial_sums_wander_before_they_are_cut_off():
     """A float16 convolution of 110673 products was twice as wrong as was accepted where its sum was near 0 by chance."""
     generator = torch.Generator().manual_seed(1)
-    length, results = 2**15, 1500
+    length, results = 2**14, 1000
     a = torch.randn(1, length, generator=generator).half().double()
     b = torch.randn(results, length, generator=generator).half().double()
     sums = torch.zeros(results)
@@ -580,4 +580,4 @@ def test_partial_sums_wander_before_they_are_cut_off():
     rounded = Errors(generator).of(called, a, b.mT, at)[0, small].square().mean().sqrt()
     assert small.sum() > 50
     assert 0.8 < off / drawn < 1.2
-    assert off > 3 * rounded
+    assert off > 2 * rounded

@@ -17,7 +17,11 @@ from kernelgen import judge
 from kernelgen.judge import lint, mutants
 
 SOFTMAX = softmax_accuracy.OPERATOR
-SHIPPED = sorted((Path(__file__).parents[2] / "operators").rglob("*_accuracy.py"))
+# the parts of a backward are mutated by its gradients
+SHIPPED = [
+    pytest.param(path, marks=pytest.mark.slow if "backward" in path.parent.name else ())
+    for path in sorted((Path(__file__).parents[2] / "operators").rglob("*_accuracy.py"))
+]
 USUAL = {
     "zeros", "a copy of x", "the first element repeated", "a wrong last tile", "one wrong element",
     "a lower precision", "a former call's output", "memory as allocated",
@@ -212,6 +216,18 @@ def test_the_page_of_mutants_covers_all_that_is_shipped() -> None:
 def test_a_sample_of_the_page_is_still_true(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.path", [*sys.path])
     assert list_mutants.row(list_mutants.files()[name]) == list_mutants.rows()[name]
+
+
+def test_an_operator_that_crashes_leaves_the_others(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    bad = {"killed": "import os; os.kill(os.getpid(), 9)", "raising": "raise ValueError"}
+    for name, source in bad.items():
+        (tmp_path / f"{name}_accuracy.py").write_text(source)
+    wanted = {name: tmp_path / f"{name}_accuracy.py" for name in bad} | {"flip": list_mutants.files()["flip"]}
+    found = dict(list_mutants.looked_at(wanted, 2))
+    assert found == {"killed": None, "raising": None, "flip": list_mutants.rows()["flip"]}
+    said = capfd.readouterr().err
+    assert "killed: crashed with exit code -9" in said
+    assert "raising: crashed with exit code 1" in said
 
 
 def test_the_page_says_where_no_case_can_tell() -> None:

@@ -255,9 +255,9 @@ def test_nan_that_torchs_own_call_has_now_here_and_now_there_is_no_fault_of_the_
 
     inputs = judge.Tensor("x", ("M", "K"), "T"), judge.Tensor("w", ("K", "N"), "T")
     out = judge.Tensor("out", ("M", "N"), "T")
-    case = judge.Case({"M": 64, "K": 200, "N": 64}, {"T": "float16"})
+    case = judge.Case({"M": 16, "K": 200, "N": 16}, {"T": "float16"})
     for kernel, right in ((called, True), (lost_everywhere, False), (torch.zeros_like, False)):
-        taken = kernel if kernel is not torch.zeros_like else lambda x, w: torch.zeros(64, 64, dtype=x.dtype)
+        taken = kernel if kernel is not torch.zeros_like else lambda x, w: torch.zeros(16, 16, dtype=x.dtype)
         op = judge.Operator("o", taken, called, reference, inputs, (out,), stored="T", repeatable=False)
         found = judge.accuracy_case(op, case, distributions=("large",), seeds=1, seed=1, mutants=False)
         assert found.passed == right, found.message
