@@ -4,11 +4,13 @@ or its documented formulas have them there."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
 
-from .bounds import misplaced
+from .bounds import CAP, difference, misplaced
+from .choices import Part
 from .model import Operator
 from .oracle import in_float64
 from .stored import Storing
@@ -17,23 +19,33 @@ _LARGE = 2.0**14
 """In place of an infinite gradient: no less than other elements are, and finite in float16."""
 
 
-def read_otherwise(
-    operator: Operator,
-    cut: Sequence[torch.Tensor],
-    output: int,
-    got: torch.Tensor,
-    eager: torch.Tensor,
-    ref: torch.Tensor,
-) -> torch.Tensor:
-    """The oracle `ref` of one output, float64, with what another reading has in the places where the NaN and infinities
-    of the candidate `got` are neither its nor PyTorch's."""
-    if ref.device.type == "cpu":
-        ref = _one_by_one(operator, cut, output, got, eager, ref)
-    else:
-        ref = _on_host(operator, cut, output, got, ref)
-    ref = _spelled_out(operator, cut, output, got, eager, ref)
-    ref = _added_first(operator, cut, output, got, ref)
-    return _gone(operator, cut, output, got, eager, ref)
+def in_doubt(part: Part) -> torch.Tensor:
+    """Where the candidate's NaN and infinities are neither the oracle's nor PyTorch's."""
+    return misplaced(part.got, part.eager, part.ref)
+
+
+def settled_by(part: Part, other: torch.Tensor) -> torch.Tensor:
+    """Where another reading settles what is in doubt: its NaN and infinities are the candidate's, and a number beside
+    which the candidate's is an error that nothing excuses is left to the next reading."""
+    right = ~misplaced(part.got, part.eager, other)
+    largest = float(torch.where(other.isfinite(), other, 0.0).abs().max()) if other.numel() else 0.0
+    return in_doubt(part) & right & (difference(part.got, other) <= max(CAP.values()) * largest)
+
+
+def taken_where_right(part: Part, other: torch.Tensor) -> Part:
+    """The part with another reading as its oracle where that settles what is in doubt."""
+    return replace(part, ref=torch.where(settled_by(part, other), other, part.ref))
+
+
+def read_otherwise(operator: Operator, cut: Sequence[torch.Tensor], part: Part) -> Part:
+    """The part with what another reading of the reference has, as its oracle in float64, where it is in doubt; `cut`:
+    the inputs of its tile."""
+    part = (_one_by_one if part.ref.device.type == "cpu" else _on_host)(operator, cut, part)
+    part = _in_its_place(part, in_float64(operator.pure, cut, spelled_out=True)[part.output])
+    part = _added_first(operator, cut, part)
+    # a weight that a mask hides is 0 on the other way, of a row too whose weights are NaN
+    other = the_other_way(operator, lambda x: x, cut)
+    return part if other is None else taken_where_right(part, other[part.output])
 
 
 def the_other_way(
@@ -52,39 +64,22 @@ def the_other_way(
         return None
 
 
-def _on_host(
-    operator: Operator, cut: Sequence[torch.Tensor], output: int, got: torch.Tensor, ref: torch.Tensor
-) -> torch.Tensor:
+def _in_its_place(part: Part, other: torch.Tensor) -> Part:
+    """The part with another reading as its oracle where it is in doubt, whether that settles it or not."""
+    return replace(part, ref=torch.where(in_doubt(part), other, part.ref))
+
+
+def _on_host(operator: Operator, cut: Sequence[torch.Tensor], part: Part) -> Part:
     """The oracle by PyTorch's CPU kernels, if the candidate's NaN and infinities are where they have them.
 
     A fused CUDA kernel of PyTorch may spread them differently from the formula it stands for: F.rms_norm makes a
     whole row NaN where one element is infinite. Either is an honest reading of the reference.
     """
-    other = in_float64(operator.pure, [x.cpu() for x in cut])[output].to(ref.device)
-    return ref if bool(misplaced(got, other, other).any()) else other
+    other = in_float64(operator.pure, [x.cpu() for x in cut])[part.output].to(part.ref.device)
+    return part if bool(misplaced(part.got, other, other).any()) else replace(part, ref=other)
 
 
-def _spelled_out(
-    operator: Operator,
-    cut: Sequence[torch.Tensor],
-    output: int,
-    got: torch.Tensor,
-    eager: torch.Tensor,
-    ref: torch.Tensor,
-) -> torch.Tensor:
-    """The oracle with what the documented formulas give in the candidate's doubtful places."""
-    other = in_float64(operator.pure, cut, spelled_out=True)[output]
-    return torch.where(misplaced(got, eager, ref), other, ref)
-
-
-def _one_by_one(
-    operator: Operator,
-    cut: Sequence[torch.Tensor],
-    output: int,
-    got: torch.Tensor,
-    eager: torch.Tensor,
-    ref: torch.Tensor,
-) -> torch.Tensor:
+def _one_by_one(operator: Operator, cut: Sequence[torch.Tensor], part: Part) -> Part:
     """The oracle with what PyTorch's loops over single elements give in the candidate's doubtful places.
 
     On a CPU its loops over vector registers treat NaN otherwise than those over single elements, which take what is
@@ -92,38 +87,20 @@ def _one_by_one(
     taken one by one.
     """
     wide = [x.double() if x.dtype.is_floating_point else x for x in cut]
-    other = in_float64(operator.pure, [torch.stack((x, x), dim=-1)[..., 0] for x in wide])[output]
-    return torch.where(misplaced(got, eager, ref), other, ref)
+    return _in_its_place(part, in_float64(operator.pure, [torch.stack((x, x), -1)[..., 0] for x in wide])[part.output])
 
 
-def _added_first(
-    operator: Operator, cut: Sequence[torch.Tensor], output: int, got: torch.Tensor, ref: torch.Tensor
-) -> torch.Tensor:
+def _added_first(operator: Operator, cut: Sequence[torch.Tensor], part: Part) -> Part:
     """The oracle with the infinities that an infinite incoming gradient g makes where it is multiplied last.
 
     Of x - tanh(x) autograd adds g - g * t to NaN, a kernel that computes g * (1 - t) has an infinity: right if a large
     g in place of the infinite one gives a result of that sign.
     """
     if not operator.terms:
-        return ref
+        return part
     given = zip(operator.inputs, cut, strict=True)
     large = [torch.where(x.isinf(), x.sign() * _LARGE, x) if t.name in operator.terms else x for t, x in given]
-    other = in_float64(operator.pure, large)[output]
+    other = in_float64(operator.pure, large)[part.output]
+    got, ref = part.got, part.ref
     taken = ref.isnan() & got.isinf() & (got.sign() == other.sign())
-    return torch.where(taken, got.to(ref.dtype), ref)
-
-
-def _gone(
-    operator: Operator,
-    cut: Sequence[torch.Tensor],
-    output: int,
-    got: torch.Tensor,
-    eager: torch.Tensor,
-    ref: torch.Tensor,
-) -> torch.Tensor:
-    """The oracle with what the operator's other way gives in the candidate's doubtful places: a weight that a mask
-    hides is 0 there, of a row too whose weights are NaN."""
-    other = the_other_way(operator, lambda x: x, cut)
-    if other is None:
-        return ref
-    return torch.where(misplaced(got, eager, ref) & ~misplaced(got, eager, other[output]), other[output], ref)
+    return replace(part, ref=torch.where(taken, got.to(ref.dtype), ref))

@@ -11,7 +11,7 @@ from itertools import product
 import torch
 
 from .bits import first_difference
-from .bounds import BACKWARD, CAP, POOL, K, Tally, difference, misplaced, unsteady
+from .bounds import BACKWARD, CAP, POOL, K, Tally, misplaced, unsteady
 from .casts import decide, narrowed, rounding
 from .choices import Measure, Oracle, Part, remark, selected_alike, undoubted
 from .contractions import Errors, Pair
@@ -21,7 +21,7 @@ from .masks import drawn, hidden
 from .model import Case, Function, Operator, Worst
 from .mutants import LARGEST, Reject, Suite, bounded
 from .oracle import PROBE, Noise, Tiling, in_float64
-from .readings import read_otherwise, the_other_way
+from .readings import in_doubt, read_otherwise, settled_by, taken_where_right, the_other_way
 from .selections import Selection
 from .stored import Storing
 from .wrong_products import WRONG, Change, Wronged
@@ -304,10 +304,9 @@ def _tiles(run: _Run, visit: Visit, casts: frozenset[torch.dtype], *, draws: int
             own = [s[i] for s in stored]
             probed = oracle.probes_of(i) if ref.dtype.is_floating_point else oracle.counted_of(i)
             part = Part(i, box, got, eager, ref, probed, own, selects=bool(oracle.found))
-            if bool(misplaced(got, eager, ref).any()):
-                ref = read_otherwise(operator, cut, i, got, eager, ref)
-                part = _unseen(run, oracle, storing, replace(part, ref=ref))
-                part = replace(part, ref=_settled(run, cut, i, got, eager, part.ref, generator))
+            if bool(in_doubt(part).any()):
+                part = _unseen(run, oracle, storing, read_otherwise(operator, cut, part))
+                part = _settled(run, cut, part, generator)
             visit(undoubted(part, oracle.alternatives_of(i), _slack(run, i, casts)))
 
 
@@ -402,12 +401,12 @@ def _unseen(run: _Run, oracle: Oracle, storing: Sequence[Storing], part: Part) -
     """A part with what its oracles are, in the candidate's doubtful places, where what a mask hides is left out of sums
     of products: of a weight of 0 and an infinite or NaN value the product is NaN, which a kernel that skips it never
     sees. Only where that is what the candidate has, and none of it where no sum has a mask."""
-    if run.products is None or not bool(misplaced(part.got, part.eager, part.ref).any()):
+    if run.products is None or not bool(in_doubt(part).any()):
         return part
     cut = oracle.measure.cut
     for how in _hiding(run, run.operator.pure, cut):
         part = _seen_alone(run, oracle, storing, part, how)
-    if not bool(misplaced(part.got, part.eager, part.ref).any()):
+    if not bool(in_doubt(part).any()):
         return part
     if the_other_way(run.operator, lambda x: x, cut) is None:
         return part
@@ -415,21 +414,8 @@ def _unseen(run: _Run, oracle: Oracle, storing: Sequence[Storing], part: Part) -
     for how in _hiding(run, partial(run.operator.also, lambda x: x), cut):
         other = the_other_way(run.operator, lambda x: x, cut, how)
         if other is not None:
-            part = replace(part, ref=_taken_where_right(part, other[part.output]))
+            part = taken_where_right(part, other[part.output])
     return part
-
-
-def _taken_where_right(part: Part, other: torch.Tensor) -> torch.Tensor:
-    """The oracle with another reading in the candidate's doubtful places that it settles."""
-    return torch.where(_settled_by(part, other), other, part.ref)
-
-
-def _settled_by(part: Part, other: torch.Tensor) -> torch.Tensor:
-    """Where another reading settles what is doubtful: its NaN and infinities are the candidate's, and a number beside
-    which the candidate's is no error that anything excuses is left to the next reading."""
-    doubtful, wrong = (misplaced(part.got, part.eager, ref) for ref in (part.ref, other))
-    largest = float(torch.where(other.isfinite(), other, 0.0).abs().max()) if other.numel() else 0.0
-    return doubtful & ~wrong & (difference(part.got, other) <= max(CAP.values()) * largest)
 
 
 def _hiding(run: _Run, function: Function, cut: Sequence[torch.Tensor]) -> Iterator[Storing]:
@@ -444,10 +430,9 @@ def _hiding(run: _Run, function: Function, cut: Sequence[torch.Tensor]) -> Itera
 def _seen_alone(run: _Run, oracle: Oracle, storing: Sequence[Storing], part: Part, exactly: Storing) -> Part:
     """A part with what the oracle without hidden factors says of the candidate's doubtful places, where that settles
     them."""
-    doubtful = misplaced(part.got, part.eager, part.ref)
     measure, taken, i = oracle.measure, oracle.taken, part.output
-    ref = measure.as_stored(exactly, taken)[0][i] if bool(doubtful.any()) else part.ref
-    settled = _settled_by(part, ref)
+    ref = measure.as_stored(exactly, taken)[0][i] if bool(in_doubt(part).any()) else part.ref
+    settled = settled_by(part, ref)
     if not bool(settled.any()):
         return part
     noises = (Noise(measure.generator, alike=n % 2 > 0) for n in range(len(part.probes)))
@@ -481,30 +466,23 @@ def _masks(run: _Run, function: Function, cut: Sequence[torch.Tensor]) -> list[P
     return hidden(noted)
 
 
-def _settled(
-    run: _Run,
-    cut: Sequence[torch.Tensor],
-    output: int,
-    got: torch.Tensor,
-    eager: torch.Tensor,
-    ref: torch.Tensor,
-    generator: torch.Generator,
-) -> torch.Tensor:
-    """The oracle with the candidate's value where inputs that differ by an ulp of fp32 decide between NaN, infinity
-    and a number: (x - mean) * inf is NaN or an infinity of either sign where x is the mean but for rounding. It is the
-    documented formula that decides, which is what the oracle was replaced by where the candidate was in doubt. What
-    sums of products are off by decides as well."""
+def _settled(run: _Run, cut: Sequence[torch.Tensor], part: Part, generator: torch.Generator) -> Part:
+    """A part whose oracle has the candidate's value where inputs that differ by an ulp of fp32 decide between NaN,
+    infinity and a number: (x - mean) * inf is NaN or an infinity of either sign where x is the mean but for rounding.
+    It is the documented formula that decides, which is what the oracle was replaced by where the candidate was in
+    doubt. What sums of products are off by decides as well."""
+    got, ref = part.got, part.ref
     stored = replace(run.products, errors=Errors(generator, known=run.known, times=_FAR)) if run.products else None
     # what torch stores may be infinite where a kernel's own sum is not
     called = replace(stored, ours=False) if stored and stored.ours else stored
-    undecided, doubtful = torch.zeros_like(ref, dtype=torch.bool), misplaced(got, eager, ref)
+    undecided, doubtful = torch.zeros_like(ref, dtype=torch.bool), in_doubt(part)
     for n in range(_SETTLING):
         how = called if n % 2 else stored
-        moved = in_float64(run.operator.pure, cut, Noise(generator), stored=how, spelled_out=True)[output]
+        moved = in_float64(run.operator.pure, cut, Noise(generator), stored=how, spelled_out=True)[part.output]
         undecided |= misplaced(moved.to(got.dtype), ref.to(got.dtype), ref)
         if bool(undecided[doubtful].all()):
             break
-    return torch.where(undecided & doubtful, got.to(ref.dtype), ref)
+    return replace(part, ref=torch.where(undecided & doubtful, got.to(ref.dtype), ref))
 
 
 def _worst(run: _Run, tallies: Sequence[Tally], casts: frozenset[torch.dtype], draws: int) -> Worst | None:

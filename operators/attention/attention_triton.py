@@ -409,10 +409,10 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
     D = q.shape[3]
     E = v.shape[3]
     BATCH = q.shape[:2].numel()
-    if max(BATCH, M, N, D, E) > 2**30 or D > 1024 or E > 1024:
+    if max(BATCH, M, N, D, E) > 2**30 or D > 512 or E > 512:
         raise ValueError(
-            "attention: at most 2**30 queries or keys and 1024 elements per head, "
-            f"got {BATCH}, {M}, {N}, {D}, {E}"
+            "attention: at most 2**30 queries or keys and 512 elements per head, got "
+            f"{BATCH}, {M}, {N}, {D}, {E}"
         )
     kernel, options = pick_schedule(M, D, E, q.element_size())
     if kernel is attention_kernel and not fit_descriptors(q, k, v):

@@ -395,10 +395,10 @@ def attention_gqa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Te
     N = k.shape[2]
     D = v.shape[3]
     BATCH = q.shape[:2].numel()
-    if max(BATCH, M, N, D) > 2**30 or D > 1024:
+    if max(BATCH, M, N, D) > 2**30 or D > 512:
         raise ValueError(
-            "attention_gqa: at most 2**30 queries or keys and 1024 elements per "
-            f"head, got {BATCH}, {M}, {N}, {D}"
+            "attention_gqa: at most 2**30 queries or keys and 512 elements per head, "
+            f"got {BATCH}, {M}, {N}, {D}"
         )
     q_view = q.reshape(B, 8, 4, M, D)
     kernel, options = pick_schedule(M, D, q.element_size())

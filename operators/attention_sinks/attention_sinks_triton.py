@@ -437,9 +437,9 @@ def attention_sinks(
     N = k.shape[2]
     D = v.shape[3]
     BATCH = q.shape[:2].numel()
-    if max(BATCH, M, N, D) > 2**30 or D > 1024:
+    if max(BATCH, M, N, D) > 2**30 or D > 512:
         raise ValueError(
-            "attention_sinks: at most 2**30 queries or keys and 1024 elements per "
+            "attention_sinks: at most 2**30 queries or keys and 512 elements per "
             f"head, got {BATCH}, {M}, {N}, {D}"
         )
     kernel, options = pick_schedule(M, D, q.element_size())

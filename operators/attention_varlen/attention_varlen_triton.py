@@ -347,9 +347,9 @@ def attention_varlen(
     N = k.shape[0]
     D = v.shape[2]
     P = cu_seqlens_q.shape[0]
-    if max(BATCH, M, N, D) > 2**30 or D > 1024:
+    if max(BATCH, M, N, D) > 2**30 or D > 512:
         raise ValueError(
-            "attention_varlen: at most 2**30 queries or keys and 1024 elements per "
+            "attention_varlen: at most 2**30 queries or keys and 512 elements per "
             f"head, got {BATCH}, {M}, {N}, {D}"
         )
     kernel, options = pick_schedule(M, D, q.element_size())

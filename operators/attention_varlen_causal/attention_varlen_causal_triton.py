@@ -395,10 +395,10 @@ def attention_varlen_causal(
     D = v.shape[2]
     BATCH = q.shape[1]
     P = cu_seqlens_q.shape[0]
-    if max(BATCH, M, N, D) > 2**30 or D > 1024:
+    if max(BATCH, M, N, D) > 2**30 or D > 512:
         raise ValueError(
-            "attention_varlen_causal: at most 2**30 queries or keys and 1024 "
-            f"elements per head, got {BATCH}, {M}, {N}, {D}"
+            "attention_varlen_causal: at most 2**30 queries or keys and 512 elements "
+            f"per head, got {BATCH}, {M}, {N}, {D}"
         )
     q_view = q.reshape(M, 8, 4, D)
     kernel, options = pick_schedule(M, D, q.element_size())

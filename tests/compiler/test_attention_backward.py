@@ -152,3 +152,13 @@ def test_nothing_beyond_the_last_row_is_added() -> None:
     known["m"] = torch.full_like(known["m"], -20.0)
     got = computed(derived(found), known)
     assert all(bool(got[f"grad_{tensor}"].isfinite().all()) for tensor in "qkv")
+
+
+@pytest.mark.parametrize(("gradients", "longest"), [(True, 512), (False, 1024)])
+def test_heads_are_as_long_as_the_gradients_take_them(gradients: bool, longest: int) -> None:
+    """The forward refuses what the backward has no room for; without gradients it takes more."""
+    plan = plan_of(replace(FORMS["full"].spec(), backward=gradients))
+    assert isinstance(plan, KernelPlan)
+    wrapper = render.triton_source(plan)
+    assert f"D > {longest} or E > {longest}" in wrapper
+    assert f"{longest} elements per head" in " ".join(wrapper.split())

@@ -111,7 +111,7 @@ def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
 
 
 def _too_large(spec: OperatorSpec, body: Body) -> tuple[str, str]:
-    return too_large(spec, body, LONGEST_HEAD)
+    return too_large(spec, body, LONGEST_WITH_GRADIENTS if spec.backward else LONGEST_HEAD)
 
 
 def too_large(spec: OperatorSpec, body: Body, longest: int) -> tuple[str, str]:
@@ -129,6 +129,9 @@ def too_large(spec: OperatorSpec, body: Body, longest: int) -> tuple[str, str]:
 
 LONGEST_HEAD = 1024
 """Elements; a tile of 16 keys has 16,384 of them then, far below the 2**20 that Triton lets a tile have."""
+LONGEST_WITH_GRADIENTS = 512
+"""Of these, where gradients are wanted: four of their tiles are in shared memory at once, whose 16 rows of float32, the
+fewest that a product takes, have 128 KiB then. Of 1024 elements they would have 256, more than the 227 of sm_90."""
 
 
 FAMILY = Family(

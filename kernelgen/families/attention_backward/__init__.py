@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelgen.families.attention import sizes_of, too_large
+from kernelgen.families.attention import LONGEST_WITH_GRADIENTS, sizes_of, too_large
 from kernelgen.families.attention.writer import multiplies_float32
 from kernelgen.families.attention_backward import kernels, lowering, schedules
 from kernelgen.families.attention_backward.lowering import GradientBody
@@ -27,12 +27,7 @@ def build(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tupl
 
 
 def _too_large(spec: OperatorSpec, body: Body) -> tuple[str, str]:
-    return too_large(spec, body, LONGEST_HEAD)
-
-
-LONGEST_HEAD = 512
-"""Elements; four tiles are in shared memory at once, whose 16 rows of float32, the fewest that a product takes, have
-128 KiB then. Of 1024 elements they would have 256, more than the 227 of sm_90."""
+    return too_large(spec, body, LONGEST_WITH_GRADIENTS)
 
 
 def _first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None = None) -> Table:
