@@ -63,6 +63,8 @@ class Measure:
     """Whether disturbed oracles have other inputs as well."""
     counted: Sequence[float] = ()
     """By how many ulps of fp32 each step is off in each of the disturbed oracles for what is no float."""
+    listens: bool = True
+    """Whether the reference may select: where it was heard not to, its operations need not be listened to again."""
 
     def exactly(self, taken: Taken) -> tuple[tuple[torch.Tensor, ...], list[Selection]]:
         heard = Selections(taken=taken)
@@ -71,12 +73,13 @@ class Measure:
     def disturbed(
         self, noise: Noise, taken: Taken, storing: Storing | None = None
     ) -> tuple[tuple[torch.Tensor, ...], list[Selection]]:
-        heard = Selections(taken=taken)
-        return in_float64(self.reference, self.cut, noise, heard, storing), heard.found
+        heard = Selections(taken=taken) if self.listens else None
+        return in_float64(self.reference, self.cut, noise, heard, storing), heard.found if heard else []
 
     def as_stored(self, storing: Storing, taken: Taken) -> tuple[tuple[torch.Tensor, ...], list[Selection]]:
-        heard = Selections(taken=taken)
-        return in_float64(self.reference, self.cut, selections=heard, stored=storing), heard.found
+        heard = Selections(taken=taken) if self.listens else None
+        found = in_float64(self.reference, self.cut, selections=heard, stored=storing)
+        return found, heard.found if heard else []
 
     def as_given(self) -> list[Selection]:
         """What PyTorch selects in the inputs' own dtype."""
@@ -158,6 +161,7 @@ def selected_alike(measure: Measure, gots: Sequence[torch.Tensor], eagers: Seque
     """The oracles by the places that the candidate took, wherever an output says so and they are right; PyTorch counts
     as exact wherever its own places lead elsewhere."""
     refs, found = measure.exactly({})
+    measure = replace(measure, listens=bool(found))
     numbers = {i: n for i, ref in enumerate(refs) if (n := _number(found, ref)) is not None}
     if len(numbers) == len(refs) and all(found[n].exact for n in numbers.values()):
         return Oracle(measure, refs, eagers, found, [], [], {i: found[n] for i, n in numbers.items()})
