@@ -1,6 +1,6 @@
 # make demo   from a fresh clone to an optimised kernel, on whatever device is there
 # make test   lint, types, staleness of the generated files and the quick tests: 6 minutes on two cores
-# make test-all   the same with all tests that need no GPU: 15 minutes
+# make test-all   the same with all tests that need no GPU: half an hour
 # make docs   the documentation as a site, in build/site
 # make bench  on a GPU: docs/benchmarks remade
 #

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cli_process import REPO, contents, kernelgen, refused, refused_here
+from cli_process import REPO, contents, kernelgen, kernelgen_here, refused, refused_here
 
 from kernelgen.cli import main
 
@@ -62,7 +62,7 @@ def test_a_mistake_in_the_spec(command: str, mistake: str, tmp_path: Path) -> No
 
 def test_every_mistake_is_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / "double.yaml").write_text(SPEC.replace("dtypes:", "sumary: x\ndtypes:").replace("x.ndim", "y.ndim"))
-    done = kernelgen("new", "double.yaml", cwd=tmp_path)
+    done = kernelgen_here("new", "double.yaml", cwd=tmp_path)
     assert done.returncode == 2
     assert [line.split(":")[1] for line in done.stderr.splitlines() if line.startswith("double.yaml:")] == ["6", "9"]
 
@@ -74,12 +74,12 @@ def test_a_missing_file(name: str, tmp_path: Path) -> None:
 
 def test_a_folder_in_place_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "double.yaml").mkdir()
-    assert refused("new", "double.yaml", cwd=tmp_path).startswith("error: double.yaml: ")
+    assert refused_here("new", "double.yaml", cwd=tmp_path).startswith("error: double.yaml: ")
 
 
 def test_a_spec_that_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "double.yaml").write_bytes(b"name: \xff")
-    done = kernelgen("new", "double.yaml", cwd=tmp_path)
+    done = kernelgen_here("new", "double.yaml", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1].startswith("double.yaml:1:7: ")
 
@@ -88,7 +88,7 @@ def test_a_spec_that_is_no_text(tmp_path: Path) -> None:
 def test_an_unwritable_folder(out: str, tmp_path: Path) -> None:
     """Root may write anywhere, but not below a file."""
     (tmp_path / "file").write_text("")
-    line = refused("new", spec(tmp_path), "--out", out, cwd=tmp_path)
+    line = refused_here("new", spec(tmp_path), "--out", out, cwd=tmp_path)
     assert line.startswith(f"error: {out}")
     assert "cannot write here: " in line
 
@@ -127,7 +127,7 @@ def test_rounds(rounds: str, tmp_path: Path) -> None:
 
 
 def test_an_unknown_device(tmp_path: Path) -> None:
-    line = refused("optimize", spec(tmp_path), "--device", "cudda", cwd=tmp_path)
+    line = refused_here("optimize", spec(tmp_path), "--device", "cudda", cwd=tmp_path)
     assert line == "error: --device cudda: no such device; did you mean cuda?"
 
 
