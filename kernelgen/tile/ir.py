@@ -580,6 +580,8 @@ class LibraryCall:
     """What the result is called, where it is not written to an output."""
     out: str = ""
     """The output that it is written to."""
+    way: str = ""
+    """The option of a table's line that asks for this call, where another line has the function called otherwise."""
     when_unfit: bool = False
 
 

@@ -74,17 +74,22 @@ def file_text(plan: KernelPlan, instead: Mapping[tuple[object, ...], tuple[ir.St
     table = tuple(
         TableLine(
             tuple(row.limit(key.name) for key in keys), of_flavour[flavour(plan, row.schedule)][0].name,
-            _read(options(plan, row.schedule), of_flavour[flavour(plan, row.schedule)]),
+            _read(options(plan, row.schedule), of_flavour[flavour(plan, row.schedule)])
+            + tuple((way, True) for way in _way(of_flavour[flavour(plan, row.schedule)], sequences)),
         )
         for row in plan.table
     )  # fmt: skip
-    launched = {s[0].name: s for s in sequences}
+    # a way is asked for by name, so that it comes before the function's other calls
+    first = sorted(sequences, key=lambda s: not _way(s, sequences))
+    launched = {
+        " ".join([s[0].name, *(f'and {own["options"]}.get("{w}")' for w in _way(s, sequences))]): s for s in first
+    }
     plain = {k.name: s[i:] for s in sequences for i, k in enumerate(s) if k.when_unfit}
     launched |= {name: steps for name, steps in plain.items() if name not in launched}
     reroute, printed, helpers = _reroute(sequences, own), *_printed(plan, kernels)
     sizes = named((_product_sizes if body.layout.extents else _row_sizes)(plan, launches), own)
     given = {name: _options_of(table, name, reroute) for name in launched}
-    branches = tuple(_branch(plan, sequence, own, given[name]) for name, sequence in launched.items())
+    branches = tuple(_branch(plan, name, sequence, own, given[name]) for name, sequence in launched.items())
     after = tuple(_launch_last(plan, kernel, own) for kernel in last if isinstance(kernel, ir.Kernel))
     outputs, waits = output_allocations(plan, over), any(branch.fits for branch in branches)
     return FileText(
@@ -141,6 +146,15 @@ def _launch_last(plan: KernelPlan, kernel: ir.Kernel, own: Mapping[str, str]) ->
     arguments = [own["M"] if a.name == "N" else a.host for a in kernel.arguments]
     arguments += [f"{name}={value}" for name, value in options(plan.then, kernel.schedule)]
     return Launch(kernel.name, launch.grid_text(kernel, own), tuple(arguments))
+
+
+def _way(sequence: _Steps, sequences: Sequence[_Steps]) -> tuple[str, ...]:
+    """What a line of the table says beside the function of torch's that a schedule calls, where another schedule has it
+    called otherwise; () for anything else."""
+    first = sequence[0]
+    if not isinstance(first, ir.LibraryCall) or not first.way:
+        return ()
+    return (first.way,) if any(s[0].name == first.name and s[0] != first for s in sequences) else ()
 
 
 def _options_of(table: Iterable[TableLine], kernel: str, reroute: Reroute | None) -> frozenset[str]:
@@ -222,7 +236,9 @@ def _product_sizes(plan: KernelPlan, kernels: Sequence[ir.Kernel]) -> tuple[tupl
     return (*found, *((p, _said(name, places)) for name, p in body.layout.sizes if p in needed and p not in sizes))
 
 
-def _branch(plan: KernelPlan, sequence: _Steps, own: Mapping[str, str], given_options: frozenset[str]) -> Branch:
+def _branch(
+    plan: KernelPlan, name: str, sequence: _Steps, own: Mapping[str, str], given_options: frozenset[str]
+) -> Branch:
     first = sequence[0]
     together = [first, *(step for step in sequence[1:] if not step.when_unfit)]
     fits = isinstance(first, ir.Kernel) and len(together) == len(sequence) and with_own(first.fits, own)
@@ -243,7 +259,7 @@ def _branch(plan: KernelPlan, sequence: _Steps, own: Mapping[str, str], given_op
         calls = []
     count = 1 if fits else len(launches)
     return Branch(
-        first.name, named(dict.fromkeys(counts), own), tuple(scratch), tuple(launches[:count]), fits or "",
+        name, named(dict.fromkeys(counts), own), tuple(scratch), tuple(launches[:count]), fits or "",
         tuple(launches[count:]), tuple(calls),
     )  # fmt: skip
 

@@ -350,6 +350,7 @@ def memory_format_of(x: torch.Tensor) -> torch.memory_format:
 # limit), kernel, launch options.
 SCHEDULES = (
     (None, 15, None, torch.nn.functional.conv2d, {}),
+    (None, 16, 2, torch.nn.functional.conv2d, {"channels_last": True}),
     (
         64,
         None,
@@ -521,7 +522,32 @@ def conv2d_bias_relu(
     if kernel is conv2d_bias_relu_boxes_kernel and not fit_channels(x, weight):
         kernel = conv2d_bias_relu_pointers_kernel  # no TMA descriptors
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
-        if kernel is torch.nn.functional.conv2d:
+        if kernel is torch.nn.functional.conv2d and options.get("channels_last"):
+            convolved = torch.nn.functional.conv2d(
+                x.detach().contiguous(memory_format=torch.channels_last),
+                weight.detach(),
+                padding=1,
+            )
+            grid = (cdiv(M, 64) * cdiv(N, 64),)
+            conv2d_bias_relu_after_kernel[grid](
+                convolved,
+                bias,
+                out,
+                M,
+                N,
+                H,
+                W,
+                bias.stride(0),
+                *out.stride(),
+                convolved.stride(0),
+                convolved.stride(2),
+                convolved.stride(3),
+                convolved.stride(1),
+                BLOCK_M=64,
+                BLOCK_N=64,
+                GROUP_M=1,
+            )
+        elif kernel is torch.nn.functional.conv2d:
             convolved = torch.nn.functional.conv2d(
                 x.detach(), weight.detach(), padding=1
             )

@@ -293,3 +293,40 @@ def test_what_lies_beyond_a_window_does_not_reach_its_sum() -> None:
         x[0, 1, 5, 5] = torch.inf
         found = wrapper(x, w, b)
         assert torch.equal(found.isfinite(), torch.nn.functional.conv2d(x, w, b, padding=1).isfinite()), schedule
+
+
+@pytest.mark.parametrize("turned_first", [True, False])
+def test_a_table_may_call_torch_in_both_ways(turned_first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each line of the table has the input laid out as it says; before, one way was called for both."""
+    found = FORMS["bias and relu"]
+    plan = planned(found)
+    plain = next(s for s in schedules(plan) if s.variant == "library").replace(channels_last=False)
+    ways = [plain.replace(channels_last=is_turned) for is_turned in (turned_first, not turned_first)]
+    table = (TableRow((("C", 8),), ways[0]), TableRow((), ways[1]))
+    module = load(render.triton_source(plan.with_table(table)))
+    laid: list[bool] = []
+    convolved = torch.nn.functional.conv2d
+
+    def listening(x: torch.Tensor, *rest: Any, **more: Any) -> torch.Tensor:
+        laid.append(x.is_contiguous(memory_format=torch.channels_last))
+        return convolved(x, *rest, **more)
+
+    for sizes, is_turned in ((SMALL, turned_first), (ODD, not turned_first)):
+        tensors = inputs_of(found, sizes, "float32")
+        with monkeypatch.context() as patch:
+            # the table holds the function itself, by which the wrapper chooses
+            patch.setitem(module.op.__globals__, "pick_schedule", _with(module.pick_schedule, convolved, listening))
+            patch.setattr(torch.nn.functional, "conv2d", listening)
+            got = module.op(*tensors)
+        assert laid.pop() is is_turned
+        torch.testing.assert_close(got, torch.relu(convolved(*tensors, padding=1)), atol=1e-4, rtol=1e-4)
+
+
+def _with(pick: Callable[..., Any], known: object, other: object) -> Callable[..., Any]:
+    """`pick`, with another function where it gives the known one."""
+
+    def picked(*sizes: int) -> Any:
+        kernel, options = pick(*sizes)
+        return (other if kernel is known else kernel), options
+
+    return picked

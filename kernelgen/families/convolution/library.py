@@ -25,7 +25,8 @@ def by_library(spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, na
     writer = ConvolutionWriter(spec, body, folded=True)  # no tile of what is summed
     function = body.call.partition("(")[0]
     hosts = [f"{writer.reads[i].tensor}.detach()" for i in (writer.given, writer.weight)]
-    if schedule["channels_last"]:
+    way = "channels_last" if schedule["channels_last"] else ""
+    if way:
         hosts[0] += f".contiguous(memory_format=torch.{'channels_last_3d' if body.rank == 3 else 'channels_last'})"
     if not body.is_library:
         result, convolved, called = _result_of(spec), body.dot, body.call.replace(", {2}", "")
@@ -33,7 +34,7 @@ def by_library(spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, na
             convolved, added = found
             hosts, called = [*hosts, f"{body.lowered.values[added].tensor}.detach()"], body.call
         after = _after(spec, body, schedule, name.replace("_kernel", "_after_kernel"), result, convolved)
-        return ir.LibraryCall(function, called.format(*hosts), result), after
+        return ir.LibraryCall(function, called.format(*hosts), result, way=way), after
     (stored,) = body.lowered.outputs
     bias = added_bias(body, stored)
     hosts += [f"{body.lowered.values[bias].tensor}.detach()"] if bias is not None else []
@@ -41,7 +42,7 @@ def by_library(spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, na
     facts = facts_of(spec)
     given = f"memory_format=memory_format_of({facts.laid_as})" if facts.laid_as and body.rank > 1 else ""
     ordered = f".contiguous({given})" if stored.name in facts.contiguous or given else ""
-    return (ir.LibraryCall(function, body.call.format(*hosts) + ordered, stored.name),)
+    return (ir.LibraryCall(function, body.call.format(*hosts) + ordered, stored.name, way=way),)
 
 
 def is_library(spec: OperatorSpec, body: ConvolutionBody) -> bool:
