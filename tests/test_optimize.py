@@ -19,8 +19,17 @@ from kernelgen.evaluate import Candidate
 from kernelgen.journal import LockedError
 from kernelgen.optimization import Interrupted, RoundResult, RunResult, Silent
 from kernelgen.optimization.decide import all_reached, decide, overall, show, targets
-from kernelgen.outcomes import AccuracyResult, CaseTiming, Counters, Evaluation, Interval, Status, to_json
-from kernelgen.plan import Plan, Schedule
+from kernelgen.outcomes import (
+    AccuracyResult,
+    CaseTiming,
+    Counters,
+    Evaluation,
+    Interval,
+    Status,
+    evaluation_from_json,
+    to_json,
+)  # fmt: skip
+from kernelgen.plan import Plan, Schedule, TableRow
 from kernelgen.search.explore import BATCH
 from kernelgen.spec.model import STRATEGIES, Case, Target
 
@@ -519,3 +528,25 @@ def test_ctrl_c_ends_cleanly_and_the_next_call_goes_on(tmp_path: Path, at: str, 
     assert result.rounds[: len(stopped.rounds)] == stopped.rounds
     done = [(r.data["round"], r.data["hash"]) for r in journal.read(result.folder) if r.kind == "candidate"]
     assert len(set(done)) == len(done), "no candidate of a round is evaluated twice"
+
+
+def test_figures_of_cases_that_a_round_leaves_alone_are_taken_over(tmp_path: Path) -> None:
+    """PyTorch is timed again for the cases whose kernel changed; every version has figures of all cases, in order."""
+    asked: list[set[str]] = []
+
+    def listening(step: str, candidate: Candidate, evaluation: Evaluation) -> Evaluation:
+        if step == "baselines":
+            asked.append({t.case for t in evaluation.timings})
+        return evaluation
+
+    plan = make_plan().with_table((TableRow((("row_bytes", 2**22),), START), TableRow((), START)))
+    result = run(tmp_path, FakeEvaluator(twist=listening), plan=plan, rounds=5)
+    kept = [r.data for r in journal.read(result.folder) if r.kind == "round" and r.data["kept"]]
+    labels = [case.label for case in CASES]
+    assert [set(data["gains"]) for data in kept[1:]] == asked[1:]
+    assert asked[0] == set(labels)
+    assert any(len(one) < len(labels) for one in asked), "no round left a case alone"
+    for data in kept:
+        timings = evaluation_from_json(data["figures"]).timings
+        assert [t.case for t in timings] == [label for label in labels for _ in ("eager", "compile")]
+        assert {t.against for t in timings} == {"eager", "compile"}

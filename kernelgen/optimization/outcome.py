@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kernelgen.diagnose import Seen
@@ -59,7 +59,7 @@ def settle(bench: Bench, state: State, tried: list[Tried]) -> Outcome:
     if verified.status is not Status.OK:
         why = f"the winner is not right: {verified.message or verified.status}"
         return Outcome(False, why, table, state.hash, final, verified)
-    data = bench.once("figures", number, lambda: {"figures": to_json(figures(bench, new))})
+    data = bench.once("figures", number, lambda: {"figures": to_json(_figures_after(bench, state, new, cases))})
     against = evaluation_from_json(data["figures"])
     if against.status is not Status.OK:
         why = f"the performance test failed: {against.status}: {against.message}"
@@ -73,11 +73,11 @@ def incumbent(bench: Bench, state: State, cases: tuple[Case, ...]) -> Candidate:
     return Candidate(bench.journal.source(state.hash), state.hash, 0, schedule, cases, "current")
 
 
-def figures(bench: Bench, candidate: Candidate) -> Evaluation:
+def figures(bench: Bench, candidate: Candidate, cases: tuple[Case, ...]) -> Evaluation:
     """A kernel against eager and compile; where PyTorch cannot be timed, against itself, so that its time is known."""
-    found = bench.evaluator.baselines(candidate, bench.cases)
+    found = bench.evaluator.baselines(candidate, cases)
     timed = {t.case for t in found.timings} | {label for label, _ in found.left_out if found.timings}
-    missing = tuple(case for case in bench.cases if case.label not in timed)
+    missing = tuple(case for case in cases if case.label not in timed)
     if not missing or found.status is not Status.OK:
         return found
     own = bench.evaluator.final(candidate, candidate, missing)
@@ -86,6 +86,20 @@ def figures(bench: Bench, candidate: Candidate) -> Evaluation:
         found.source_hash, own.status, own.message, own.facts, found.accuracy, (*found.timings, *own.timings), left_out,
         simulated_us=found.simulated_us,
     )  # fmt: skip
+
+
+def _figures_after(bench: Bench, state: State, new: Candidate, cases: tuple[Case, ...]) -> Evaluation:
+    """The figures of a kernel that differs from the current one on these cases; on the others it is the same kernel,
+    and what this run measured of it holds."""
+    found = figures(bench, new, cases)
+    if state.figures is None or found.status is not Status.OK:
+        return found
+    labels = {case.label for case in cases}
+    kept = [t for t in state.figures.timings if t.case not in labels]
+    left = [pair for pair in state.figures.left_out if pair[0] not in labels]
+    order = {case.label: n for n, case in enumerate(bench.cases)}
+    timings = sorted((*kept, *found.timings), key=lambda t: order[t.case])
+    return replace(found, timings=tuple(timings), left_out=(*left, *found.left_out))
 
 
 def times(evaluation: Evaluation) -> dict[str, CaseTiming]:

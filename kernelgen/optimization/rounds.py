@@ -42,7 +42,7 @@ def begin(bench: Bench, state: State) -> None:
     bench.journal.store(start.source)
     checked = bench.once("start", 0, lambda: {"evaluation": to_json(bench.evaluator.verify(start))})
     verified = evaluation_from_json(checked["evaluation"])
-    known = figures(bench, start) if verified.status is Status.OK else verified
+    known = figures(bench, start, bench.cases) if verified.status is Status.OK else verified
     bench.once("isolation", 0, lambda: {"lines": _isolation(bench)})
     entry = start_entry(bench, state, verified, known, time.monotonic() - began)
     data = {
