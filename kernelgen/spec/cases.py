@@ -95,10 +95,10 @@ def usual_sizes(spec: OperatorSpec) -> dict[str, SizeValue]:
 
 def turning(numbers: Iterable[int]) -> tuple[int, ...]:
     """Sizes beyond the small ones about which a condition in which these numbers stand may turn: those next to each of
-    them, and one beyond their product, as of N // 100 > 50."""
+    them, and one beyond their product, as of N // 100 > 50. Beyond 2**24 are limits of torch's, as quantile has one."""
     own = sorted({abs(n) for n in numbers} - {0, 1})
     near = {n + step for n in own for step in (-1, 0, 1)} | {math.prod(own) + 1}
-    return tuple(sorted(n for n in near if 128 < n < 1 << 31))
+    return tuple(sorted(n for n in near if 128 < n <= 1 << 24))
 
 
 def _violations(spec: OperatorSpec, case: Case) -> Iterator[str]:
