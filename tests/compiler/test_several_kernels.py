@@ -289,6 +289,15 @@ def test_a_reshape_takes_dimensions_apart_and_joins_their_parts(name: str) -> No
     assert not (said := failures(found, thorough=False)), "\n\n".join([found.source(), *said])
 
 
+def test_a_convolution_by_groups_is_a_kernel_where_its_result_is_moved() -> None:
+    """Its result is left as the view that the bias is added to, which is computed after all products are."""
+    lines = "y = F.conv1d(x, w, b, groups=3).view(-1, 3, 4, 8).transpose(1, 2).reshape(-1, 4, 24)\nreturn F.pad(y, (0, 0, 1, 1))"
+    found = sample(lines, {"x": "B 12 8", "w": "12 4 1", "b": "12"}, {"out": "B 6 24"}, {"B": 2})
+    assert kernels(found) == ["product", "out"]
+    assert not plan_of(found.spec()).calls
+    assert not (said := failures(found, thorough=False, most=1)), "\n\n".join(said)
+
+
 def test_no_group_is_lowered_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing is cut before what reductions read is written, the second search knows what the first one tried."""
     lowered, lower = Counter[Any](), planning._one_kernel
