@@ -40,6 +40,8 @@ SETTLED = {
     "if not x.numel() > 100:\n    return x\nreturn x * 2": "x.numel() > 100",
     "if x.shape[0] == 1:\n    return x\nreturn x * 2": "x.shape[0] != 1",
     "if len(x.shape) == 3:\n    return x\nreturn x * 2": "",
+    "if x.shape[1] == 2000:\n    return x\nreturn x * 2": "x.shape[1] != 2000",
+    "return x if x.shape[1] // 100 > 50 else x * 2": "x.shape[1] // 100 <= 50",
 }
 
 
@@ -92,6 +94,16 @@ REFUSED = {
         "scale = x.shape[1] > 30 and 2.0 or 1.0\nreturn x * scale",
         TIMED,
         "write the constraint x.shape[1] > 30)",
+    ),
+    "guard about a large size": (
+        "scale = x.shape[1] > 2000 and 2.0 or 1.0\nreturn x * scale",
+        TIMED,
+        "write the constraint x.shape[1] <= 2000)",
+    ),
+    "guard about a large product": (
+        "scale = x.shape[0] * x.shape[1] > 20000 and 2.0 or 1.0\nreturn x * scale",
+        TIMED,
+        "write the constraint x.shape[0] * x.shape[1] <= 20000)",
     ),
 }
 

@@ -301,6 +301,22 @@ def test_the_side_of_the_files_own_sizes_becomes_a_constraint(tmp_path: Path) ->
     assert all(case["N"] > 60 for case in sizes)
 
 
+def test_cases_are_made_anew_for_a_side_that_no_small_shape_is_on(tmp_path: Path) -> None:
+    """Which were none: of two conditions neither was written, and a size that stays open was the file's number."""
+    text = of(
+        "import torch\ndef f(x):\n"
+        "    return x * (x.shape[2] > 40 and 2.0 or 1.0) * (x.shape[3] > 60 and 3.0 or 1.0)\n"
+        "example_inputs = (torch.rand(2, 4, 64, 200),)\n",
+        tmp_path,
+    )
+    spec = parse_spec(text)
+    assert spec.inputs[0].shape == ("B", "C", "H", "W")
+    assert [c.text for c in spec.constraints] == ["x.shape[2] > 40", "x.shape[3] > 60"]
+    sizes = [dict(case.sizes) for case in spec.accuracy]
+    assert len({tuple(case.items()) for case in sizes}) > 1
+    assert all(case["H"] > 40 and case["W"] > 60 for case in sizes)
+
+
 @pytest.mark.parametrize(
     ("body", "inputs", "shapes"),
     [

@@ -7,6 +7,7 @@ different views is two loads.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 
 from kernelgen.families.dtypes import element_types
@@ -24,6 +25,7 @@ from kernelgen.families.values import (
     Index,
     Length,
     Lowered,
+    NotWhole,
     Operand,
     Space,
     Stored,
@@ -52,6 +54,7 @@ from kernelgen.frontend.graph import (
     same_size,
 )
 from kernelgen.frontend.indices import Condition, Expr
+from kernelgen.frontend.joined import in_order
 from kernelgen.frontend.operations import LIMITS
 from kernelgen.spec.model import OperatorSpec
 
@@ -60,8 +63,21 @@ def lower_values(spec: OperatorSpec, graph: Graph) -> Lowered:
     """The values of a graph. Raises Unlowerable where it needs more than one iteration space.
 
     Where dimensions are read through expressions, every dimension of the result is one axis; elsewhere the factors of
-    its size are axes, so that what a reshape has joined need not be taken apart again.
+    its size are axes, so that what a reshape has joined need not be taken apart again. What a reshape takes apart all
+    the same is read through expressions, with quotients and remainders of axes.
     """
+    try:
+        return _of_whole_axes(spec, graph)
+    except NotWhole:
+        if (ordered := in_order(graph)) != graph:
+            with suppress(Unlowerable):
+                return _of_whole_axes(spec, ordered)
+        return _lowered(spec, graph, apart=any(n.op in INDEXED for n in graph.nodes), cuts_axes=True)
+
+
+def _of_whole_axes(spec: OperatorSpec, graph: Graph) -> Lowered:
+    """The values of a graph whose reshapes of what is reduced or scanned join and part whole axes. Raises NotWhole for
+    another."""
     apart = any(n.op in INDEXED for n in graph.nodes)
     if any(n.op in SCANS for n in graph.nodes):
         return _lowered(spec, graph, apart=False)
@@ -79,7 +95,13 @@ def lower_values(spec: OperatorSpec, graph: Graph) -> Lowered:
 
 
 def _lowered(
-    spec: OperatorSpec, graph: Graph, *, apart: bool, space: Space | None = None, cut: Cut | None = None
+    spec: OperatorSpec,
+    graph: Graph,
+    *,
+    apart: bool,
+    space: Space | None = None,
+    cut: Cut | None = None,
+    cuts_axes: bool = False,
 ) -> Lowered:
     if cut is not None:
         space = cut.space(graph.nodes[graph.outputs[0].node].shape)
@@ -89,7 +111,7 @@ def _lowered(
         (source,) = (graph.nodes[a.node] for a in node.args[:1] if isinstance(a, Ref))
         if atoms_of(tuple(source.shape[int(d)] for d in node.attrs)) != rows:
             raise Unlowerable("reductions over different dimensions in one operator", node.statement)
-    lowering = Lowering(graph, space, apart=apart)
+    lowering = Lowering(graph, space, apart=apart, cuts_axes=cuts_axes)
     stored = []
     for output in graph.outputs:
         node = graph.nodes[output.node]
@@ -107,10 +129,12 @@ def _lowered(
 class Lowering:
     """Pulls indices from the outputs to the inputs; equal values are made once."""
 
-    def __init__(self, graph: Graph, space: Space, *, apart: bool) -> None:
+    def __init__(self, graph: Graph, space: Space, *, apart: bool, cuts_axes: bool = False) -> None:
         self.graph = graph
         self.space = space
         self.apart = apart
+        self.cuts_axes = cuts_axes
+        """Whether reshapes may read parts of axes."""
         self.conditions: tuple[Condition, ...] = ()
         """Where what is being lowered is looked at."""
         self.fill: float | int | bool | None = None
@@ -419,7 +443,12 @@ class Lowering:
         if (self.apart and not self.space.inner_axes()) or any(isinstance(entry, Expr) for entry in index):
             return self.reshape(node, source, index)
         axes = tuple(a for dim in index for a in axes_of(dim))
-        return split(source.shape, axes, self.space, node.statement)
+        try:
+            return split(source.shape, axes, self.space, node.statement)
+        except NotWhole:
+            if self.cuts_axes:
+                return self.reshape(node, source, index)
+            raise
 
     def reshape(self, node: Node, source: Node, index: Index) -> Index:
         """Where a reshape reads its source; dimensions that it keeps stay whole."""

@@ -215,16 +215,16 @@ def _late_cuts(graph: Graph, group: Group, stored: frozenset[int]) -> Iterator[t
 
 
 def _by_itself(graph: Graph, group: Group, stored: frozenset[int]) -> Iterator[tuple[Group, Group]]:
-    """Where nothing else helps: what the first reductions read, or a view that a convolution reads, is computed by a
-    kernel of its own."""
+    """Where nothing else helps: what the first reductions and scans read, or a view that they or a convolution read, is
+    computed by a kernel of its own."""
     computed = set(needed_for(graph, group.nodes, stored)) - stored  # and nothing of which a view is stored
     anchors = _pending(graph, group, stored)
-    reduced = {_base(graph, j) for i in anchors if graph.nodes[i].op in REDUCTIONS for j in graph.nodes[i].operands}
+    rows = {j for i in anchors if graph.nodes[i].op in (*REDUCTIONS, *SCANS) for j in graph.nodes[i].operands}
     windows = [j for i in anchors if graph.nodes[i].convolution for j in graph.nodes[i].operands]
-    viewed = {k for j in windows if graph.nodes[j].convolution for k in graph.nodes[j].operands}
-    for j in sorted((reduced | viewed) & computed):
+    viewed = {k for j in windows for k in (graph.nodes[j].operands if graph.nodes[j].convolution else (j,))}
+    for j in (*sorted(({_base(graph, j) for j in rows} | viewed) & computed), *sorted(rows & computed)):
         needed = needed_for(graph, (j,), stored)
-        is_moved = j in viewed or any(graph.nodes[i].op in INDEXED for i in needed)
+        is_moved = j in viewed or any(graph.nodes[i].op in (*INDEXED, "reshape") for i in needed)
         if is_moved and graph.nodes[j].op != "input" and not set(needed) & set(anchors):
             yield Group((), (j,)), group
 
@@ -266,7 +266,7 @@ def _left(
     results alone; or those for what is larger than they are; and what the second reads that has to lie in memory."""
     computed = _following(graph, needed, anchors) - late - stored
     read = {_base(graph, j) for i in late for j in graph.nodes[i].operands if j in computed}
-    read = _roots(graph, needed, {i for i in read if i in computed}, anchors)
+    read = _roots(graph, needed, {i for i in read if i in computed | late}, anchors)  # late: what another is shown as
     results = {i: _ends(graph, needed, i, anchors) for i in read}
     small = {graph.nodes[j].shape for ends in results.values() for j in ends}
     lying = {j for i in late for j in _lying(graph, i)}.intersection(needed) - late - stored

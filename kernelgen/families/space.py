@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelgen.families.values import Index, Space, Unlowerable
+from kernelgen.families.values import Index, NotWhole, Space, Unlowerable
 from kernelgen.frontend.graph import INDEXED, REDUCTIONS, SCANS, Atom, Dim, Graph, Node, Ref, same_size
 from kernelgen.spec.sizes import is_expression
 
@@ -120,7 +120,7 @@ def split(shape: tuple[Dim, ...], axes: tuple[int, ...], space: Space, statement
         counts = range(len(rest) + 1)
         count = next((n for n in counts if same_size(dim, tuple(space.axes[a] for a in rest[:n]))), None)
         if count is None:
-            raise Unlowerable("a reshape that does not keep dimensions whole", statement)
+            raise NotWhole("a reshape that does not keep dimensions whole", statement)
         index.append(tuple(rest[:count]))
         rest = rest[count:]
     if any(space.axes[a] != 1 for a in rest):

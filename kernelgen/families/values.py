@@ -31,6 +31,10 @@ class Unlowerable(Exception):
         self.statement = statement
 
 
+class NotWhole(Unlowerable):
+    """A reshape that takes axes apart, or joins parts of them: what it reads is no run of whole axes."""
+
+
 @dataclass(frozen=True)
 class Use:
     """A use of another value."""

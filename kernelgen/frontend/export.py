@@ -9,7 +9,7 @@ import itertools
 import logging
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
@@ -19,7 +19,7 @@ from kernelgen.frontend.graph import Atom, Dim
 from kernelgen.frontend.mistakes import SIZED_BY_VALUES, at_place, even_hint, failed, named, raised_at, unsupported
 from kernelgen.frontend.reference import Reference
 from kernelgen.frontend.rule import Refused
-from kernelgen.spec.cases import admits, usual_sizes
+from kernelgen.spec.cases import admits, turning, usual_sizes
 from kernelgen.spec.constraints import check, written_sizes
 from kernelgen.spec.model import ELLIPSIS, SCALAR, OperatorSpec, Size, SizeValue, TensorSpec
 from kernelgen.spec.sizes import check_size, evaluate, is_expression, parts
@@ -266,8 +266,8 @@ def _as_constraint(spec: OperatorSpec, condition: Any, names: dict[Any, Atom]) -
 
 
 def _holds(spec: OperatorSpec, condition: Any, names: dict[Any, Atom]) -> bool:
-    """Whether a guard holds for all sizes that the constraints admit, as far as small ones, odd ones and powers of two
-    tell.
+    """Whether a guard holds for all sizes that the constraints admit, as far as small ones, odd ones, powers of two and
+    those next to its own numbers tell.
 
     torch also asks whether a size is one and which of two strides is the lesser (with Min and Max, which references do
     not write), which tells it about layouts and broadcasting: every answer gives the same elements.
@@ -290,13 +290,20 @@ def _samples(spec: OperatorSpec, condition: Any, names: dict[Any, Atom]) -> list
     others = {**usual_sizes(spec), **({} if _is_elastic(spec) else {ELLIPSIS: (3,)})}
     # A * B != A asks for a size of one as well, A * (B - 1) != A for one of two
     small = (3, 4, 5, 8, 33, 128) if isinstance(condition, sympy.Ne) else (1, 2, 3, 4, 5, 8, 33, 128)
-    found: list[dict[Any, int]] = []
-    for sizes in (small, (129, 1025, 4096, 65536)) if len(symbols) < 4 else ():
-        grid = [dict(zip(symbols, values, strict=True)) for values in itertools.product(sizes, repeat=len(symbols))]
-        found = [g for g in grid if admits(spec, tuple((others | {str(names[s]): v for s, v in g.items()}).items()))]
-        if found:
-            break
-    return found
+    if len(symbols) > 3:
+        return []
+
+    def admitted(samples: Iterable[dict[Any, int]]) -> list[dict[Any, int]]:
+        given = ((s, {str(names[symbol]): value for symbol, value in s.items()}) for s in samples)
+        return [sample for sample, sizes in given if admits(spec, tuple((others | sizes).items()))]
+
+    def grid(sizes: Sequence[int]) -> Iterator[dict[Any, int]]:
+        return (dict(zip(symbols, values, strict=True)) for values in itertools.product(sizes, repeat=len(symbols)))
+
+    turns = turning(int(number) for number in condition.atoms(sympy.Integer))
+    alone = [{**dict.fromkeys(symbols, small[0]), symbol: size} for size in turns for symbol in symbols]
+    near = admitted([*alone, *(dict.fromkeys(symbols, size) for size in turns)])
+    return [*near, *(admitted(grid(small)) or admitted(grid((129, 1025, 4096, 65536))))]
 
 
 def left_out(spec: OperatorSpec, condition: Any, names: dict[Any, Atom]) -> list[dict[str, int]] | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kernelgen.importer.rewrite import Input
+from kernelgen.spec.layout import Layout, broken
 from kernelgen.spec.sizes import evaluate
 
 Size = int | str
@@ -26,10 +27,17 @@ SECONDS = 3.0
 
 
 class Probe:
-    """What a reference does with sizes. `declared`: the shapes of its inputs by size names."""
+    """What a reference does with sizes. `declared`: the shapes of its inputs by size names; `constraints`: what the
+    shapes that are asked for meet besides."""
 
-    def __init__(self, function: Any, inputs: Sequence[Input], declared: Sequence[tuple[Size, ...]]) -> None:
-        self.function, self.inputs, self.declared = function, inputs, declared
+    def __init__(
+        self,
+        function: Any,
+        inputs: Sequence[Input],
+        declared: Sequence[tuple[Size, ...]],
+        constraints: Sequence[str] = (),
+    ) -> None:
+        self.function, self.inputs, self.declared, self.constraints = function, inputs, declared, constraints
         self._called: bool | None = None
         self._known: dict[tuple[tuple[str, int], ...], tuple[tuple[int, ...], ...] | None] = {}
 
@@ -96,13 +104,24 @@ class Probe:
     def elements(self, binding: Binding) -> int:
         """How many elements the inputs have that are no parameters."""
         return sum(
-            math.prod(entry if isinstance(entry, int) else evaluate(entry, binding) for entry in entries)
+            math.prod(_bound(entries, binding))
             for tensor, entries in zip(self.inputs, self.declared, strict=True)
             if tensor.role == "data"
         )
 
     def accepts(self, binding: Binding) -> bool:
-        return self.results(binding) is not None
+        return self._meets(binding) and self.results(binding) is not None
+
+    def _meets(self, binding: Binding) -> bool:
+        """Whether the constraints hold."""
+        pairs = zip(self.inputs, self.declared, strict=True) if self.constraints else ()
+        layouts = {tensor.name: Layout(_bound(entries, binding)) for tensor, entries in pairs}
+        return all(broken(text, layouts) is None for text in self.constraints)
+
+
+def _bound(entries: Sequence[Size], binding: Binding) -> tuple[int, ...]:
+    """A declared shape in numbers."""
+    return tuple(entry if isinstance(entry, int) else evaluate(entry, binding) for entry in entries)
 
 
 def tensors(
@@ -114,7 +133,7 @@ def tensors(
     generator = torch.Generator().manual_seed(0)
     made = []
     for tensor, entries in zip(inputs, declared, strict=True):
-        shape = tuple(entry if isinstance(entry, int) else evaluate(entry, binding) for entry in entries)
+        shape = _bound(entries, binding)
         dtype = getattr(torch, tensor.dtype)
         if device == "meta":
             made.append(torch.empty(shape, dtype=dtype, device=device))

@@ -22,7 +22,7 @@ from kernelgen.importer.imported import Imported
 from kernelgen.importer.into import indexed, results_of, with_written
 from kernelgen.importer.load import Loaded, said
 from kernelgen.importer.module import module_text
-from kernelgen.importer.probing import Size, tensors
+from kernelgen.importer.probing import Probe, Size, small_shapes, tensors
 from kernelgen.importer.rewrite import Input, Rewritten, check_examples, rewrite
 from kernelgen.importer.same_calls import differs
 from kernelgen.importer.shapes import Shapes
@@ -206,7 +206,7 @@ def _text_that_is_taken(
         refusal = _refusal(text, name)
         while isinstance(refusal, UnsupportedError) and time.process_time() - began <= SIDES_S:
             why = ELSEWHERE if isinstance(refusal, GuardError) else "it is traced for these sizes alone"
-            kept = _on_one_side(text, name, shapes, refusal.condition, why)
+            kept = _on_one_side(parse_spec(text, f"{name}.yaml"), function, written, shapes, refusal.condition, why)
             if kept is None:
                 break
             shapes = kept
@@ -231,8 +231,9 @@ SIZE_WORDS = ("size", "sizes", "equal", "number", "dimension", "shape")
 """What a refusal says where it is for a size, beside the sizes' names."""
 
 TRIED_CHARACTERS = 8000
-TRIED_S = 4.0
-"""Longer references, and those whose shapes take longer, are not traced again to see whether a kernel can be made."""
+TRIED_S = 10.0
+"""Longer references, and those whose shapes take longer, are not traced again to see whether a kernel can be made. The
+shapes of a convolution of volumes and a group norm take 4 s alone, and more on a busy machine."""
 SIDES_S = 30.0
 """A constraint is written for every condition that a trace asks for, one trace each; with some of them only, `new`
 refuses the spec, so that they have more time than other shapes have."""
@@ -241,18 +242,22 @@ refuses the spec, so that they have more time than other shapes have."""
 ELSEWHERE = "as the file's own sizes are; elsewhere the reference does another thing"
 
 
-def _on_one_side(text: str, name: str, shapes: Shapes, condition: str, why: str) -> Shapes | None:
+def _on_one_side(
+    spec: OperatorSpec, function: Any, written: Rewritten, shapes: Shapes, condition: str, why: str
+) -> Shapes | None:
     """The shapes that meet a condition or, where the file's own sizes do not, those that do not, with a constraint that
-    says so and why; None where none can."""
-    spec = parse_spec(text, f"{name}.yaml")
-    spec = replace(spec, accuracy=tuple(replace(case, derived=True) for case in spec.accuracy))
-    side = with_side(spec, condition) if condition else None
+    says so and why; None where none can. Where few of the small ones are on that side, more are looked for there."""
+    cases = tuple(replace(case, derived=True) for case in (*spec.accuracy, *spec.performance))
+    side = with_side(replace(spec, accuracy=cases), condition) if condition else None
     if side is None or side.fork is not None:
         return None
     said = f"{side.constraints[-1].text}   # {why}"
     kept = {case.sizes for case in side.accuracy}
-    accuracy = tuple(case for one, case in zip(_bound(spec), shapes.accuracy, strict=False) if one in kept)
-    return replace(shapes, constraints=(*shapes.constraints, said), accuracy=accuracy) if accuracy else None
+    accuracy = [case for one, case in zip(_bound(spec), shapes.accuracy, strict=False) if one in kept]
+    if len(accuracy) < 2:
+        probe = Probe(function, written.inputs, shapes.inputs, [c.text for c in side.constraints])
+        accuracy = small_shapes(probe, shapes.sizes, {}) or accuracy
+    return replace(shapes, constraints=(*shapes.constraints, said), accuracy=tuple(accuracy)) if accuracy else None
 
 
 def _bound(spec: OperatorSpec) -> list[Any]:

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kernelgen.spec.cases import Sizes, admits, usual_sizes
+from kernelgen.spec.cases import Sizes, admits, turning, usual_sizes
 from kernelgen.spec.constraints import check, failing
 from kernelgen.spec.layout import Layout, broken
 from kernelgen.spec.model import ELLIPSIS, Case, Constraint, Fork, OperatorSpec, Place, Side, SizeValue
@@ -65,7 +65,7 @@ def settled(spec: OperatorSpec, shapes: Sequence[Sizes]) -> OperatorSpec:
             continue
         taken = answers == {True}
         wanted = branch.text if taken else failing(Constraint(branch.text))
-        if all(_holds(spec, branch.text, sizes) == taken for sizes in _others(spec)):
+        if all(_holds(spec, branch.text, sizes) == taken for sizes in _others(spec, branch.text)):
             wanted = ""
         spec = replace(spec, sides=(*spec.sides, Side(branch.line, branch.column, taken, wanted)))
         if wanted:
@@ -152,10 +152,13 @@ def _holds(spec: OperatorSpec, text: str, sizes: Sizes) -> bool | None:
     return True if reason is None else False if reason == "does not hold" else None
 
 
-def _others(spec: OperatorSpec) -> Iterator[Sizes]:
-    """Sizes that the constraints admit: of every two names one of several each."""
+def _others(spec: OperatorSpec, text: str) -> Iterator[Sizes]:
+    """Sizes that the constraints admit: of every two names one of several each, those among them about which a
+    condition turns."""
     usual = usual_sizes(spec)
-    tried: dict[str, tuple[SizeValue, ...]] = dict.fromkeys(usual, _TRIED)
+    numbers = [n.value for n in ast.walk(ast.parse(text, mode="eval")) if isinstance(n, ast.Constant)]
+    each = (*_TRIED, *turning(n for n in numbers if type(n) is int))
+    tried: dict[str, tuple[SizeValue, ...]] = dict.fromkeys(usual, each)
     if ELLIPSIS in tried:
         tried[ELLIPSIS] = ((), (1,), (3,), (3, 5))
     pairs = itertools.combinations(usual, 2) if len(usual) > 1 else [tuple(usual)]

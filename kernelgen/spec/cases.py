@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from kernelgen.spec.choices import combinations
 from kernelgen.spec.layout import Layout, broken
@@ -90,6 +91,14 @@ def usual_sizes(spec: OperatorSpec) -> dict[str, SizeValue]:
     usual: dict[str, SizeValue] = {name: (3,) if name == ELLIPSIS else 129 for name in names}
     known = (dict(case.sizes) for case in (*spec.accuracy, *spec.performance))
     return next((one for one in (usual, *known) if admits(spec, tuple(one.items()))), usual)
+
+
+def turning(numbers: Iterable[int]) -> tuple[int, ...]:
+    """Sizes beyond the small ones about which a condition in which these numbers stand may turn: those next to each of
+    them, and one beyond their product, as of N // 100 > 50. Beyond 2**24 are limits of torch's, as quantile has one."""
+    own = sorted({abs(n) for n in numbers} - {0, 1})
+    near = {n + step for n in own for step in (-1, 0, 1)} | {math.prod(own) + 1}
+    return tuple(sorted(n for n in near if 128 < n <= 1 << 24))
 
 
 def _violations(spec: OperatorSpec, case: Case) -> Iterator[str]:

@@ -13,6 +13,7 @@ from random_corners import beside_gathers, names, parts, single_elements, slices
 from random_moves import gathers, losses, moves, quantisation, windows
 from random_products import products
 from random_references import over_dimensions, pointwise, reductions, scans, scatters, selections
+from random_views import views
 from references import Sample, failures
 
 from kernelgen.errors import UnsupportedError
@@ -29,6 +30,7 @@ FAMILIES: dict[str, tuple[Callable[[], SearchStrategy[Sample]], int]] = {
     "moves": (moves, 34), "gathers": (gathers, 14), "windows": (windows, 10), "quantisation": (quantisation, 10),
     "losses": (losses, 18), "truth values": (truths, 12), "slices": (slices, 8), "single elements": (single_elements, 8),
     "gathers beside broadcasts": (beside_gathers, 8), "names": (names, 10), "products": (products, 10), "writes to parts": (parts, 8),
+    "views": (views, 24),
 }  # fmt: skip
 """What is drawn, and how many of each in a whole run: 272."""
 PART = 10

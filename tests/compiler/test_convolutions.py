@@ -47,6 +47,14 @@ FORMS = {
         "return torch.relu(F.conv2d(x, w, b, stride=(1, 2), padding=1))", {**IMAGE, "x": "B C 2*H 3*W"},
         "B J 2*H (3*W-1)//2+1", SMALL, ODD,
     ),
+    "images that are windows": of(
+        "return F.conv1d(x, w, b).view(-1, 4, 2, 6, 8).permute(1, 0, 2, 4, 3).relu()", {"x": "8*B 3 8", "w": "6 3 1", "b": "6"},
+        "4 B 2 8 6", {"B": 2},
+    ),
+    "images of which two dimensions stay together": of(
+        "z = F.conv1d(x, w, b, padding=1).view(2, 4, 3, 6, 8).permute(1, 2, 0, 3, 4)\nreturn torch.relu(z) * y",
+        {"x": "24 3 8", "w": "6 3 3", "b": "6", "y": "4 3 2 6 8"}, "4 3 2 6 8", {},
+    ),
     "one tap": of("return F.conv2d(x, w, b)", {**IMAGE, "w": "J C 1 1"}, "B J H W", SMALL, ODD),
     "of a sequence": of(
         "return F.gelu(F.conv1d(x, w, b, padding='same'))", {"x": "B C L", "w": "J C 5", "b": "J"}, "B J L",

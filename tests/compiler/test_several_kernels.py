@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from references import Sample, failures, plan_of, sample
 from test_compiler_random import TIMES
 
-from kernelgen.errors import UnsupportedError
+from kernelgen.errors import Mistake, UnsupportedError
 from kernelgen.families import planning
 from kernelgen.frontend.graph import Graph
 from kernelgen.plan import KernelPlan
@@ -232,9 +232,18 @@ def test_dimensions_are_joined_in_the_order_of_memory(name: str) -> None:
     assert not (said := failures(found, thorough=False)), "\n\n".join([found.source(), *said])
 
 
-def test_what_is_refused_is_the_part_that_no_family_takes() -> None:
-    found = three("y = x.flip(0).cumsum(1)\nreturn y - y.mean(-1, keepdim=True)", out="A B D")
-    with pytest.raises(UnsupportedError, match=r"2:1: unsupported: a flip of a dimension that is not scanned"):
+def test_what_is_refused_is_the_part_that_no_family_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest one: a scan that is refused, and not all that is computed from it."""
+    lower = planning._one_kernel
+
+    def without_scans(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> KernelPlan:
+        if graph.kind == "scan":
+            raise UnsupportedError([Mistake("op.yaml", 1, 1, f"a scan among {len(graph.nodes)} nodes")])
+        return lower(spec, graph, notes)
+
+    monkeypatch.setattr(planning, "_one_kernel", without_scans)
+    found = three("y = x.cumsum(1)\nreturn y - y.mean(-1, keepdim=True)", out="A B D")
+    with pytest.raises(UnsupportedError, match="a scan among 2 nodes"):
         plan_of(found.spec())
 
 
@@ -242,22 +251,51 @@ MIXED_WINDOWS = """\
 y = x.flatten(start_dim=2).transpose(1, 2)
 norm = F.layer_norm(y, a.shape, a)
 norm1 = F.layer_norm(norm, b.shape, b)
-v = norm1.view(2, 16, 16, 24)
-v = v.view(2, 8, 2, 8, 2, 24).permute(0, 1, 3, 2, 4, 5).contiguous().view(-1, 4, 3, 8)
+v = norm1.view(2, 8, 8, 24)
+v = v.view(2, 4, 2, 4, 2, 24).permute(0, 1, 3, 2, 4, 5).contiguous().view(-1, 4, 3, 8)
 v = v.transpose(1, 2).reshape(-1, 12, 8)
 u = F.conv1d(v, w, bias, groups=3).view(-1, 3, 4, 8).transpose(1, 2).reshape(-1, 2, 2, 24)
-u = u.view(2, 8, 8, 2, 2, -1).permute(0, 1, 3, 2, 4, 5).contiguous().view(2, 256, 24)
+u = u.view(2, 4, 4, 2, 2, -1).permute(0, 1, 3, 2, 4, 5).contiguous().view(2, 64, 24)
 z = norm + u
 return F.linear(F.layer_norm(z, a.shape, b), m)"""
 
 
-def test_what_a_stored_view_is_of_is_not_computed_again() -> None:
-    """A convolution by groups is left as its last view; to compute that once more, or itself, brings nothing nearer."""
-    inputs = {"x": "2 24 16 16", "a": "24", "b": "24", "w": "12 4 1", "m": "K 24", "bias": "12"}
+def test_windows_of_what_a_convolution_came_to_are_partitioned_and_joined_again() -> None:
+    """A convolution by groups is left as its last view, of which another reads parts of dimensions."""
+    inputs = {"x": "2 24 8 8", "a": "24", "b": "24", "w": "12 4 1", "m": "K 24", "bias": "12"}
     timed = Case((("K", 24),), (("T", "float32"),))
-    found = sample(MIXED_WINDOWS, inputs, {"out": "2 256 K"}, {"K": 3}, dtypes=(("T", ("float32",)),)).spec()
-    with pytest.raises(UnsupportedError, match="a reshape that does not keep dimensions whole"):
-        plan_of(replace(found, performance=(timed,)))
+    found = sample(MIXED_WINDOWS, inputs, {"out": "2 64 K"}, {"K": 3}, dtypes=(("T", ("float32",)),))
+    assert plan_of(replace(found.spec(), performance=(timed,)))
+    assert not (said := failures(found, thorough=False, most=1)), "\n\n".join(said)
+
+
+PARTED = {
+    "rows of parts of a dimension": ("return x.reshape(-1, 3, 8).softmax(-1)", "B 3 8", 1),
+    "rows before and after": ("return x.softmax(-1).reshape(-1, 3, 8).softmax(-1)", "B 3 8", 2),
+    "sums over a part": ("return x.reshape(-1, 3, 8).sum(1)", "B 8", 1),
+    "a scan": ("return x.transpose(1, 2).reshape(-1, 3, 8).cumsum(-1)", "B 3 8", 1),
+    "a selection": ("return x.transpose(1, 2).reshape(-1, 3, 8).topk(2).values", "B 3 2", 1),
+    "beside what is whole": ("return (x.relu().reshape(-1, 3, 8) + x.sum()).softmax(-1)", "B 3 8", 2),
+    "flipped before it is scanned": ("y = x.flip(0).cumsum(1)\nreturn y - y.mean(-1, keepdim=True)", "B 6 4", 3),
+    "over a product of sizes": ("return x - x.reshape(-1, 8).mean(0).reshape(2, 4).repeat(3, 1)", "B 6 4", 3),
+}
+
+
+@pytest.mark.parametrize("name", PARTED)
+def test_a_reshape_takes_dimensions_apart_and_joins_their_parts(name: str) -> None:
+    lines, out, count = PARTED[name]
+    found = sample(lines, {"x": "B 6 4"}, {"out": out}, {"B": 5}, {"B": 1})
+    assert len(kernels(found)) == count
+    assert not (said := failures(found, thorough=False)), "\n\n".join([found.source(), *said])
+
+
+def test_a_convolution_by_groups_is_a_kernel_where_its_result_is_moved() -> None:
+    """Its result is left as the view that the bias is added to, which is computed after all products are."""
+    lines = "y = F.conv1d(x, w, b, groups=3).view(-1, 3, 4, 8).transpose(1, 2).reshape(-1, 4, 24)\nreturn F.pad(y, (0, 0, 1, 1))"
+    found = sample(lines, {"x": "B 12 8", "w": "12 4 1", "b": "12"}, {"out": "B 6 24"}, {"B": 2})
+    assert kernels(found) == ["product", "out"]
+    assert not plan_of(found.spec()).calls
+    assert not (said := failures(found, thorough=False, most=1)), "\n\n".join(said)
 
 
 def test_no_group_is_lowered_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,10 @@ def _shares(spec: OperatorSpec, body: AttentionBody, accesses: Sequence[Access])
     """Whether queries, keys, values and the result, as they are read, have heads that share keys and values; None where
     torch would have to be given something else."""
     batch = [run.index for run in body.extent("batch").runs]
-    (rows,), (keys,), (dims,), (cols,) = ([run.index for run in body.extent(name).runs] for name in "mnde")
+    extents = [[run.index for run in body.extent(name).runs] for name in "mnde"]
+    if any(len(runs) != 1 for runs in extents):  # rows of an image, say, of which a dimension of torch's is made first
+        return None
+    (rows,), (keys,), (dims,), (cols,) = extents
     query, key, value, result = ([index for index, _ in a.terms] for a in accesses)
     shapes = [_shape(spec, a.tensor) for a in accesses]
     viewed = [a.view is not None for a in accesses]

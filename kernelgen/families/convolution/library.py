@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelgen.families.convolution.kernels import own_tile, programs
-from kernelgen.families.convolution.lowering import ConvolutionBody
+from kernelgen.families.convolution.lowering import ConvolutionBody, place_of
 from kernelgen.families.convolution.pooled import ending
 from kernelgen.families.convolution.writer import ConvolutionWriter
 from kernelgen.families.matmul.kernels import reduces
@@ -97,9 +97,11 @@ def _after(
     writer = ConvolutionWriter(spec, body, folded=True, turns=False)
     m, n = writer.m, writer.tiled.n
     channel = writer.channel()
-    places = [(writer.index(p), p) for p in body.pixels]
-    image = [(expr, 0) for expr, p in places if p == "images"]
-    space = [(expr, 2 + d) for expr, d in ((e, body.space_of(p)) for e, p in places if p != "images")]
+    runs = body.extent("m").runs
+    images = [run.index for run in runs if set(run.axes) <= set(axes_of(body.result[0]))]
+    several = place_of(axes_of(body.result[0]), runs, body.lowered.space.axes)
+    image = [(writer.position(several), 0)] if several else [(writer.index(p), 0) for p in images]
+    space = [(writer.index(p), 2 + body.space_of(p)) for p in body.pixels if p not in images]
     terms = tuple((expr, f"stride_{result}_{d}") for expr, d in (*image, *space, (channel, 1)))
     pointer = ir.Pointer(result, terms, (m, n))
     loaded = ir.Cast(ir.Load(pointer, writer.mask((m, n))), "float32")

@@ -28,7 +28,7 @@ from kernelgen.families.matmul.lowering import ProductBody, ProductLowering, Rol
 from kernelgen.families.naming import RESERVED
 from kernelgen.families.values import Index, Lowered, Unlowerable, Use, Value, axes_of, expressions
 from kernelgen.frontend import indices as ix
-from kernelgen.frontend.graph import Convolution, Graph, Node
+from kernelgen.frontend.graph import Atom, Convolution, Graph, Node
 from kernelgen.frontend.indices import Expr
 from kernelgen.spec.model import OperatorSpec
 
@@ -266,14 +266,7 @@ def _access(spec: OperatorSpec, lowered: Lowered, number: int, value: Value, run
     """Where a tensor is read or written, by its strides; a dimension that several runs share is counted as a place."""
     tensor = next(t for t in (*spec.inputs, *spec.outputs) if t.name == value.tensor)
     held = [run for run in runs if set(run.axes) <= {a for entry in value.index for a in axes_of(entry)}]
-
-    def whole(entry: tuple[int, ...] | Expr) -> tuple[int, ...] | Expr:
-        if isinstance(entry, Expr) or sum(set(run.axes) <= set(entry) for run in held) < 2:
-            return entry
-        axes = lowered.space.axes
-        return ix.linear(tuple(ix.axis(a) for a in entry), tuple((axes[a],) for a in entry))
-
-    index = tuple(whole(entry) for entry in value.index)
+    index = tuple(e if isinstance(e, Expr) else place_of(e, held, lowered.space.axes) or e for e in value.index)
     flat = flat_axes(index)
     found: list[tuple[str | Expr, str, tuple[int, ...]]]
     found = [(entry, str(d), (-1 - d,)) for d, entry in enumerate(index) if isinstance(entry, Expr)]
@@ -282,3 +275,11 @@ def _access(spec: OperatorSpec, lowered: Lowered, number: int, value: Value, run
         return Access(number, tensor.name, (), (), None)
     view = f"{tensor.name}_view"
     return strided_access(tensor, index, number, found, flat, None, view, in_parts=False)
+
+
+def place_of(entry: tuple[int, ...], runs: Iterable[Group], axes: tuple[Atom, ...]) -> Expr | None:
+    """The place along a dimension that several runs share, each of them by its first axis; None where one has it."""
+    own = sorted((run for run in runs if set(run.axes) <= set(entry)), key=lambda run: entry.index(run.axes[0]))
+    if len(own) < 2:
+        return None
+    return ix.linear(tuple(ix.axis(run.axes[0]) for run in own), tuple(tuple(axes[a] for a in run.axes) for run in own))
