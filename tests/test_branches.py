@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import pytest
 
 from kernelgen import families
@@ -11,6 +14,7 @@ from kernelgen.generation import lowered
 from kernelgen.plan import ChoicesPlan
 from kernelgen.render import triton_source
 from kernelgen.spec import parse_spec
+from kernelgen.spec.branches import parsed
 from kernelgen.spec.model import OperatorSpec
 
 SPEC = """\
@@ -42,6 +46,10 @@ SETTLED = {
     "if len(x.shape) == 3:\n    return x\nreturn x * 2": "",
     "if x.shape[1] == 2000:\n    return x\nreturn x * 2": "x.shape[1] != 2000",
     "return x if x.shape[1] // 100 > 50 else x * 2": "x.shape[1] // 100 <= 50",
+    "return x * (x.shape[1] >= 2 and 2.0 or 3.0)": "x.shape[1] >= 2",
+    "n = x.shape[0]\nscale = n == 1 and 2.0 or 3.0\nreturn x * scale": "x.shape[0] != 1",
+    "return x * (x.shape[1] > 2000 and 2.0 or 3.0)": "x.shape[1] <= 2000",
+    "return x * (2.0 if x.shape[1] > 8 and x.shape[0] > 8 else 3.0)": "x.shape[1] > 8 and x.shape[0] > 8",
 }
 
 
@@ -91,17 +99,17 @@ REFUSED = {
         "of the inputs' .shape, .ndim and numbers can",
     ),
     "guard": (
-        "scale = x.shape[1] > 30 and 2.0 or 1.0\nreturn x * scale",
+        "scale = (1.0, 2.0)[int(x.shape[1] > 30)]\nreturn x * scale",
         TIMED,
         "write the constraint x.shape[1] > 30)",
     ),
     "guard about a large size": (
-        "scale = x.shape[1] > 2000 and 2.0 or 1.0\nreturn x * scale",
+        "scale = (1.0, 2.0)[int(x.shape[1] > 2000)]\nreturn x * scale",
         TIMED,
         "write the constraint x.shape[1] <= 2000)",
     ),
     "guard about a large product": (
-        "scale = x.shape[0] * x.shape[1] > 20000 and 2.0 or 1.0\nreturn x * scale",
+        "scale = (1.0, 2.0)[int(x.shape[0] * x.shape[1] > 20000)]\nreturn x * scale",
         TIMED,
         "write the constraint x.shape[0] * x.shape[1] <= 20000)",
     ),
@@ -123,12 +131,12 @@ def test_a_constraint_settles_it_too() -> None:
     assert [node.op for node in trace(spec)[0].nodes] == ["input"]
 
 
-AND_OR = "scale = x.shape[1] > 64 and 2.0 or 1.0\nreturn x * scale"
+CHOSEN = "scale = (1.0, 2.0)[int(x.shape[1] > 64)]\nreturn x * scale"
 
 
 @pytest.mark.parametrize(
     ("body", "side", "other"),
-    [(BOTH_SIDES, "x.shape[1] > 64", "x.shape[1] <= 64"), (AND_OR, "x.shape[1] <= 64", "x.shape[1] > 64")],
+    [(BOTH_SIDES, "x.shape[1] > 64", "x.shape[1] <= 64"), (CHOSEN, "x.shape[1] <= 64", "x.shape[1] > 64")],
 )
 def test_both_sides_that_shapes_take_have_kernels_of_their_own(body: str, side: str, other: str) -> None:
     plan = lowered(spec_of(body, BOTH))
@@ -151,10 +159,10 @@ def test_what_is_timed_has_the_table_that_is_tuned() -> None:
 
 
 def test_a_guard_of_the_trace_becomes_the_constraint_that_all_shapes_meet() -> None:
-    plan = lowered(spec_of(AND_OR))
+    plan = lowered(spec_of(CHOSEN))
     assert [c.text for c in plan.spec.constraints] == ["x.shape[1] > 64"]
     assert any("another branch unless x.shape[1] > 64" in note for note in plan.notes)
-    plan = lowered(spec_of(AND_OR, "performance: {shapes: [{N: 4, D: 8}]}\n"))
+    plan = lowered(spec_of(CHOSEN, "performance: {shapes: [{N: 4, D: 8}]}\n"))
     assert [c.text for c in plan.spec.constraints] == ["x.shape[1] <= 64"]
 
 
@@ -162,3 +170,15 @@ def test_a_second_condition_that_shapes_take_both_sides_of_is_refused() -> None:
     body = "y = x if x.shape[0] > 9 else x * 2\nreturn y if x.shape[1] > 64 else y + 1"
     with pytest.raises(UnsupportedError, match=r"one with the constraint x.shape\[1\] > 64 and one with"):
         lowered(spec_of(body, BOTH))
+
+
+@pytest.mark.parametrize(
+    "text", ["n > 1 and a or b", "n > 1 or a and n < 5 and b", "a and n > 1", "(n > 1 and n < 5) or b"]
+)
+def test_and_and_or_mean_the_same_as_ifs(text: str) -> None:
+    """Where comparisons choose, for every value of what they choose between."""
+    tree = parsed(f"def op(n, a, b):\n    return {text}\n")
+    scope: dict[str, Any] = {}
+    exec(compile(tree, "op", "exec"), scope)
+    for n, a, b in itertools.product((0, 1, 2, 9), (0, 7), (0.0, 5)):
+        assert scope["op"](n, a, b) == eval(text, {"n": n, "a": a, "b": b})

@@ -291,7 +291,7 @@ def test_what_no_kernel_can_be_made_for_is_fixed_and_said(
 
 def test_the_side_of_the_files_own_sizes_becomes_a_constraint(tmp_path: Path) -> None:
     text = of(
-        "import torch\ndef f(x):\n    return x * (x.shape[1] > 60 and 2.0 or 1.0)\n"
+        "import torch\ndef f(x):\n    return x * (1.0, 2.0)[int(x.shape[1] > 60)]\n"
         "example_inputs = (torch.rand(4, 200),)\n",
         tmp_path,
     )
@@ -305,7 +305,7 @@ def test_cases_are_made_anew_for_a_side_that_no_small_shape_is_on(tmp_path: Path
     """Which were none: of two conditions neither was written, and a size that stays open was the file's number."""
     text = of(
         "import torch\ndef f(x):\n"
-        "    return x * (x.shape[2] > 40 and 2.0 or 1.0) * (x.shape[3] > 60 and 3.0 or 1.0)\n"
+        "    return x * (1.0, 2.0)[int(x.shape[2] > 40)] * (1.0, 3.0)[int(x.shape[3] > 60)]\n"
         "example_inputs = (torch.rand(2, 4, 64, 200),)\n",
         tmp_path,
     )

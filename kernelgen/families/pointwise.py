@@ -134,8 +134,8 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
         return (*tiles, *few, *long)
     short = tile.replace(BLOCK_SIZE_M=16, BLOCK_SIZE_N=128)
     # half a warp a row of 32 columns (H200, MXFP8's blocks of 32: 89 us, by 8 warps that share 32 rows 116)
-    narrow = {"BLOCK_SIZE_M": 128, "num_warps": 2} if 2 * shortest <= HEAD else {"BLOCK_SIZE_M": 32}
-    head = table_row(short.replace(BLOCK_SIZE_N=HEAD, **narrow), row_bytes=2 * HEAD)
+    half = {"BLOCK_SIZE_M": 128, "num_warps": 2} if 2 * shortest <= HEAD else {"BLOCK_SIZE_M": 32}
+    head = table_row(short.replace(BLOCK_SIZE_N=HEAD, **half), row_bytes=2 * HEAD)
     heads = (head,) if shortest <= HEAD else ()
     if gathered:  # a program has one row, which stays in its processor's own cache
         row = tile.replace(BLOCK_SIZE_M=1, BLOCK_SIZE_N=2048)

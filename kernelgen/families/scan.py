@@ -77,8 +77,8 @@ def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tup
     """Where a search over rows of `columns` elements sets out: 8, 16 or 32 elements a thread of rows in registers, and
     blocks of the row with the next one loaded ahead."""
     if _lies_across(body):
-        few = default("columns").replace(BLOCK_SIZE_M=32, NUM_STAGES=1, num_warps=4)
-        return default("columns"), few, few.replace(BLOCK_SIZE_M=128, BLOCK_SIZE_N=16)
+        one = default("columns").replace(BLOCK_SIZE_M=32, NUM_STAGES=1, num_warps=4)
+        return default("columns"), one, one.replace(BLOCK_SIZE_M=128, BLOCK_SIZE_N=16)
     block = max(1 << max(columns - 1, 0).bit_length(), 32)
     found: list[Schedule] = []
     if block <= reduction.MAX_ROW:

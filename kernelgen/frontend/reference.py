@@ -11,6 +11,7 @@ from typing import Any
 
 from kernelgen.frontend.graph import Statement
 from kernelgen.frontend.masks import OPERATION
+from kernelgen.spec.branches import parsed
 from kernelgen.spec.model import OperatorSpec
 
 
@@ -49,7 +50,7 @@ def compile_reference(spec: OperatorSpec) -> Reference:
 
 def _followed(spec: OperatorSpec) -> ast.Module:
     """The reference with what the tests come to whose sides are settled: a trace follows one side only."""
-    tree = ast.parse(spec.reference)
+    tree = parsed(spec.reference)
     taken = {(side.line, side.column): side.taken for side in spec.sides}
     for node in ast.walk(tree):
         if isinstance(node, ast.If | ast.IfExp) and (node.test.lineno, node.test.col_offset) in taken:

@@ -10,6 +10,7 @@ import ast
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from kernelgen.spec.cases import Sizes, admits, turning, usual_sizes
 from kernelgen.spec.constraints import check, failing
@@ -32,9 +33,41 @@ class Branch:
     """The test as a constraint would write it; None where none can."""
 
 
+def parsed(reference: str) -> ast.Module:
+    """A reference whose branches are all ifs: `N >= 2 and a or b` is `(a if N >= 2 else False) or b`."""
+    tree = ast.parse(reference)
+    _Ifs().visit(tree)
+    return ast.fix_missing_locations(tree)
+
+
+class _Ifs(ast.NodeTransformer):
+    """Comparisons that `and` and `or` choose by as tests of conditional expressions, which mean the same. What is a
+    test already is read as a whole."""
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        self.generic_visit(node)
+        first, *rest = node.values
+        if not rest or not isinstance(first, ast.Compare):
+            return node if rest else first
+        others = self.visit_BoolOp(ast.copy_location(ast.BoolOp(node.op, rest), rest[0]))
+        all_of = isinstance(node.op, ast.And)
+        known = ast.copy_location(ast.Constant(not all_of), first)
+        body, orelse = (others, known) if all_of else (known, others)
+        return ast.copy_location(ast.IfExp(first, body, orelse), node)
+
+    def _beside_its_test(self, node: Any) -> Any:
+        test = node.test
+        node.test = ast.Constant(True)
+        self.generic_visit(node)
+        node.test = test
+        return node
+
+    visit_If = visit_IfExp = visit_While = _beside_its_test
+
+
 def branches(spec: OperatorSpec) -> tuple[Branch, ...]:
     """The tests of a reference that speak of sizes, in the order in which they stand; those of loops have no text."""
-    tree = ast.parse(spec.reference)
+    tree = parsed(spec.reference)
     own = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == spec.name), None)
     known = _variables(own) if own else {}
     readable = {id(n.test) for n in ast.walk(own) if isinstance(n, ast.If | ast.IfExp)} if own else set()
