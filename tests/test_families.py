@@ -106,19 +106,6 @@ REFUSED = {
         "out: [A, D] T",
         "a scan of a value that does not vary",
     ),
-    "half a reverse": ("return x.flip(-1).cumsum(-1)", "x: [A, D] T", "out: [A, D] T", "a flip of x outside a scan"),
-    "indices from the end": (
-        "return x.flip(-1).cummax(-1).indices.flip(-1)",
-        "x: [A, D] T",
-        "out: [A, D] int64",
-        "a flip of x outside a scan",
-    ),
-    "other flip": (
-        "return x.flip(0).cumsum(-1).flip(0)",
-        "x: [A, D] T",
-        "out: [A, D] T",
-        "a flip of a dimension that is not scanned",
-    ),
 }
 
 

@@ -69,6 +69,9 @@ CORNERS = {
     ),
     "a scan of what was reduced": (three("return torch.softmax(x, -1).cumsum(-1)", out="A B D"), ["row_max denominator", "out"]),
     "reduced after a scan": (three("y = x.cumsum(-1)\nreturn y / y.abs().amax(-1, keepdim=True)", out="A B D"), ["y", "out"]),
+    "a scan of rows that are turned": (three("return x.flip(-1).cumsum(-1)", out="A B D"), ["intermediate", "out"]),
+    "places from the end": (three("return x.flip(-1).cummax(-1).indices.flip(-1)", out="A B D: int64"), ["intermediate", "scanned", "out"]),
+    "a scan between turns of another dimension": (three("return x.flip(0).cumsum(-1).flip(0)", out="A B D"), ["intermediate", "scanned", "out"]),
     "a router": (
         sample(ROUTER, {"x": "A D"}, {"weights": "A 4", "ids": "A 4: int64"}, {"A": 5, "D": 12}, constraints=("x.shape[1] >= 4",)),
         ["ids selected", "weights"],

@@ -37,6 +37,7 @@ def cumsum_sequence_kernel(
     stride_out_d,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     stride_out_n = tl.cast(stride_out_n, tl.int64)
@@ -55,7 +56,7 @@ def cumsum_sequence_kernel(
     is_last = tl.arange(0, BLOCK_SIZE_N) == BLOCK_SIZE_N - 1
     out_carry = tl.zeros((BLOCK_SIZE_M,), tl.float32)
     out_lost = tl.zeros((BLOCK_SIZE_M,), tl.float32)
-    for start in range(0, N, BLOCK_SIZE_N):
+    for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         col_mask = cols < N
         mask = row_mask[:, None] & col_mask[None, :]
@@ -92,7 +93,7 @@ SCHEDULES = (
     (
         None,
         cumsum_sequence_kernel,
-        {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 32, "num_warps": 4},
+        {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "NUM_STAGES": 3, "num_warps": 2},
     ),
 )
 

@@ -5,7 +5,7 @@
     python tests/judge/list_mutants.py softmax     these operators again, after their cases were changed
     python tests/judge/list_mutants.py --jobs 64   all of it, 64 operators at a time
 
-The baseline stands in for the kernel, so nothing is interpreted. Every operator is looked at by a process of its own: one
+The baseline stands in for the kernel, so nothing is interpreted; where it is too far off, the reference in float64 does. Every operator is looked at by a process of its own: one
 that crashes has a line on stderr and none on the page. The page is written after every operator: a command that is
 interrupted goes on with `--missing`. Exit code 1 where an operator crashed or some mutant is rejected by no case, but for
 sums in lower precision, which the page names.
@@ -19,7 +19,8 @@ import importlib
 import multiprocessing
 import sys
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ import torch
 from kernelgen import judge
 from kernelgen.files import write_atomic
 from kernelgen.judge import lint, mutants
+from kernelgen.judge.oracle import as_tuple, in_float64
 
 REPO = Path(__file__).parents[2]
 DOCUMENT = REPO / "docs" / "mutants.md"
@@ -75,9 +77,12 @@ def row(file: Path) -> str:
     shipped = module.OPERATOR
     operator = dataclasses.replace(shipped, kernel=lambda *a, **k: copied(shipped.baseline(*a, **k), shipped.written))
     reports = [judge.accuracy_case(operator, case, seed=SEED) for case in module.CASES]
+    if not all(r.passed for r in reports):  # PyTorch's own half precision may be too far off to stand in
+        operator = dataclasses.replace(shipped, kernel=lambda *a, **k: rounded(shipped, a, k))
+        reports = [judge.accuracy_case(operator, case, seed=SEED) for case in module.CASES]
     if wrong := next((r for r in reports if not r.passed), None):
         raise SystemExit(
-            f"{file}: the baseline in the kernel's place is called wrong: {wrong.case.label}: {wrong.message}"
+            f"{file}: the reference in the kernel's place is called wrong: {wrong.case.label}: {wrong.message}"
         )
     lines = [line.removeprefix("weak case: cannot detect ") for line in mutants.complaints(reports)]
     lines += lint.reference_lint(operator, module.CASES, "cpu", SEED)
@@ -108,6 +113,14 @@ def looked_at(wanted: Mapping[str, Path], jobs: int) -> Iterator[tuple[str, str 
             if line is None:
                 print(f"{name}: crashed with exit code {process.exitcode}", file=sys.stderr, flush=True)
             yield name, line
+
+
+def rounded(operator: judge.Operator, inputs: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    """The reference in float64, in the dtypes of PyTorch's result."""
+    result = operator.baseline(*inputs, **options)
+    exact = in_float64(partial(operator.pure, **options), inputs)
+    made = tuple(r.new_empty(r.shape).copy_(x) for r, x in zip(as_tuple(result), exact, strict=True))
+    return made if isinstance(result, tuple) else made[0]
 
 
 def copied(result: Any, written: Collection[int]) -> Any:
