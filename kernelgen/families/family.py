@@ -108,6 +108,8 @@ class Family:
     """Values and layout; None: those of the common lowering."""
     of_reads: Callable[[Body, Table, Mapping[str, frozenset[int]]], Table] = _unchanged_by_reads
     """The first table, once it is known how long the last dimension of every input is where it is timed."""
+    of_cases: Callable[[OperatorSpec, Body, Table], Table] = lambda spec, body, table: table
+    """The first table, for the sizes of the spec's performance cases."""
     of_float32: Callable[[Body, Table], Table] = _unchanged
     """The first table, where a result may be stored as float32."""
     of_nothing: bool = False

@@ -191,6 +191,7 @@ def _one_kernel(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -
         plan = replace(plan, then=then, notes=(*plan.notes, _TWO_KERNELS))
     shapes = [(rows(plan, case), columns(plan, case)) for case in spec.performance]
     table = family.of_reads(bodies[0], family.first_table(bodies[0], shapes), _last_sizes(spec))
+    table = family.of_cases(spec, bodies[0], table)
     kinds = {kind for t in spec.outputs for kind in dict(spec.dtypes).get(t.dtype, (t.dtype,))}
     if "float32" in kinds:
         table = family.of_float32(bodies[0], table)

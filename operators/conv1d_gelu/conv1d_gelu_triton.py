@@ -43,10 +43,12 @@ def _tile_of(number, tiles_m, tiles_n, GROUP_M: tl.constexpr):
 @triton.jit
 def conv1d_gelu_after_kernel(
     convolved_ptr,
+    bias_ptr,
     out_ptr,
     M,
     N,
     L,
+    stride_bias_j,
     stride_out_b,
     stride_out_j,
     stride_out_l,
@@ -76,9 +78,14 @@ def conv1d_gelu_after_kernel(
         mask=row_mask[:, None] & col_mask[None, :],
         other=0.0,
     ).to(tl.float32)
+    bias = tl.load(
+        bias_ptr + cols * stride_bias_j,
+        mask=col_mask,
+        other=0.0,
+    ).to(tl.float32)
+    y = product + bias[None, :]
     # return F.gelu(y, approximate='tanh')
-    two_u = 1.5957691216057308 * (product + 0.044715 * product * product * product)
-    out = product * _sigmoid(two_u)
+    out = y * _sigmoid(1.5957691216057308 * (y + 0.044715 * y * y * y))
     tl.store(
         out_ptr
         + images[:, None] * stride_out_b
@@ -124,7 +131,7 @@ def conv1d_gelu_boxes_kernel(
     cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
     col_mask = cols < N
     blocks = tl.cdiv(C, BLOCK_K)
-    product = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    product = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     # y = F.conv1d(x, weight, bias, padding='same')
     for step in range(5 * blocks):
         tap_l = step // blocks
@@ -132,7 +139,8 @@ def conv1d_gelu_boxes_kernel(
         in_l = first_l + tap_l - 2
         x = x_desc.load([first_image, in_l, first_channel]).reshape(BLOCK_M, BLOCK_K)
         weight = weight_desc.load([first_col, step * BLOCK_K]).T
-        product = tl.dot(x, weight, product, input_precision=PRECISION)
+        product = tl.dot(weight.T, x.T, product, input_precision=PRECISION)
+    product = product.T
     bias = tl.load(
         bias_ptr + cols * stride_bias_j,
         mask=col_mask,
@@ -211,69 +219,6 @@ def conv1d_gelu_pointers_kernel(
             mask=col_mask[None, :],
             other=0.0,
         )
-        product = tl.dot(weight.T, x.T, product, input_precision=PRECISION)
-    product = product.T
-    bias = tl.load(
-        bias_ptr + cols * stride_bias_j,
-        mask=col_mask,
-        other=0.0,
-    ).to(tl.float32)
-    y = product + bias[None, :]
-    # return F.gelu(y, approximate='tanh')
-    out = y * _sigmoid(1.5957691216057308 * (y + 0.044715 * y * y * y))
-    tl.store(
-        out_ptr
-        + images[:, None] * stride_out_b
-        + cols[None, :] * stride_out_j
-        + out_l[:, None] * stride_out_l,
-        out,
-        mask=row_mask[:, None] & col_mask[None, :],
-    )
-
-
-@triton.jit
-def conv1d_gelu_boxes_swap_kernel(
-    x_desc,
-    weight_desc,
-    bias_ptr,
-    out_ptr,
-    N,
-    B,
-    L,
-    C,
-    stride_bias_j,
-    stride_out_b,
-    stride_out_j,
-    stride_out_l,
-    BLOCK_M: tl.constexpr,
-    BLOCK_B: tl.constexpr,
-    BLOCK_W: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    tiles_l = tl.cdiv(L, BLOCK_W)
-    tiles_m = tl.cdiv(B, BLOCK_B) * tiles_l
-    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tl.cdiv(N, BLOCK_N), GROUP_M)
-    first_image = tile_m // tiles_l * BLOCK_B
-    first_l = tile_m % tiles_l * BLOCK_W
-    pixels = tl.arange(0, BLOCK_M)
-    images = (first_image + pixels // BLOCK_W).to(tl.int64)
-    out_l = (first_l + pixels % BLOCK_W).to(tl.int64)
-    row_mask = (images < B) & (out_l < L)
-    first_col = tile_n * BLOCK_N
-    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
-    col_mask = cols < N
-    blocks = tl.cdiv(C, BLOCK_K)
-    product = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-    # y = F.conv1d(x, weight, bias, padding='same')
-    for step in range(5 * blocks):
-        tap_l = step // blocks
-        first_channel = step % blocks * BLOCK_K
-        in_l = first_l + tap_l - 2
-        x = x_desc.load([first_image, in_l, first_channel]).reshape(BLOCK_M, BLOCK_K)
-        weight = weight_desc.load([first_col, step * BLOCK_K]).T
         product = tl.dot(weight.T, x.T, product, input_precision=PRECISION)
     product = product.T
     bias = tl.load(
@@ -379,7 +324,23 @@ def packed_weight(weight: torch.Tensor, block: int) -> torch.Tensor:
 # Each entry: maximum output channels, input channels and bytes of an element (None: no
 # limit), kernel, launch options.
 SCHEDULES = (
-    (None, 15, None, torch.nn.functional.conv1d, {}),
+    (None, 15, 2, torch.nn.functional.conv1d, {}),
+    (None, 7, None, torch.nn.functional.conv1d, {}),
+    (
+        64,
+        None,
+        2,
+        conv1d_gelu_boxes_kernel,
+        {
+            "BLOCK_K": 64,
+            "BLOCK_M": 256,
+            "BLOCK_N": 64,
+            "BLOCK_W": 256,
+            "GROUP_M": 1,
+            "num_stages": 4,
+            "num_warps": 8,
+        },
+    ),
     (
         None,
         None,
@@ -387,11 +348,11 @@ SCHEDULES = (
         conv1d_gelu_boxes_kernel,
         {
             "BLOCK_K": 64,
-            "BLOCK_M": 128,
+            "BLOCK_M": 256,
             "BLOCK_N": 128,
-            "BLOCK_W": 8,
+            "BLOCK_W": 256,
             "GROUP_M": 1,
-            "num_stages": 3,
+            "num_stages": 4,
             "num_warps": 8,
         },
     ),
@@ -399,12 +360,12 @@ SCHEDULES = (
         64,
         None,
         None,
-        conv1d_gelu_boxes_swap_kernel,
+        conv1d_gelu_boxes_kernel,
         {
             "BLOCK_K": 32,
             "BLOCK_M": 256,
             "BLOCK_N": 64,
-            "BLOCK_W": 8,
+            "BLOCK_W": 256,
             "GROUP_M": 1,
             "num_stages": 4,
             "num_warps": 8,
@@ -414,12 +375,12 @@ SCHEDULES = (
         None,
         None,
         None,
-        conv1d_gelu_boxes_swap_kernel,
+        conv1d_gelu_boxes_kernel,
         {
             "BLOCK_K": 32,
             "BLOCK_M": 256,
             "BLOCK_N": 128,
-            "BLOCK_W": 8,
+            "BLOCK_W": 256,
             "GROUP_M": 1,
             "num_stages": 4,
             "num_warps": 8,
@@ -516,21 +477,22 @@ def conv1d_gelu(
             f"got {M}, {N}, {K}"
         )
     kernel, options = pick_schedule(N, C, x.element_size())
-    fits = fit_channels(x, weight)
-    if not fits and kernel in (conv1d_gelu_boxes_kernel, conv1d_gelu_boxes_swap_kernel):
+    if kernel is conv1d_gelu_boxes_kernel and not fit_channels(x, weight):
         kernel = conv1d_gelu_pointers_kernel  # no TMA descriptors
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is torch.nn.functional.conv1d:
             convolved = torch.nn.functional.conv1d(
-                x.detach(), weight.detach(), bias.detach(), padding="same"
+                x.detach(), weight.detach(), padding="same"
             )
             grid = (cdiv(M, 64) * cdiv(N, 64),)
             conv1d_gelu_after_kernel[grid](
                 convolved,
+                bias,
                 out,
                 M,
                 N,
                 L,
+                *bias.stride(),
                 *out.stride(),
                 convolved.stride(0),
                 convolved.stride(2),
@@ -540,43 +502,6 @@ def conv1d_gelu(
                 GROUP_M=1,
             )
         elif kernel is conv1d_gelu_boxes_kernel:
-            block_w = options["BLOCK_W"]
-            block_b = options["BLOCK_M"] // block_w
-            tiles_images = cdiv(B, block_b)
-            tiles_l = cdiv(L, block_w)
-            tiles_m = tiles_images * tiles_l
-            tiles_n = cdiv(N, options["BLOCK_N"])
-            x_last = channels_last(x)
-            weight_rows = packed_weight(weight, options["BLOCK_K"])
-            x_desc = TensorDescriptor.from_tensor(
-                x_last.movedim(1, -1), [block_b, block_w, options["BLOCK_K"]]
-            )
-            weight_desc = TensorDescriptor.from_tensor(
-                weight_rows, [options["BLOCK_N"], options["BLOCK_K"]]
-            )
-            grid = (tiles_m * tiles_n,)
-            kernel[grid](
-                x_desc,
-                weight_desc,
-                bias,
-                out,
-                N,
-                B,
-                L,
-                C,
-                *bias.stride(),
-                *out.stride(),
-                BLOCK_B=block_b,
-                BLOCK_W=block_w,
-                PRECISION=convolution_precision(),
-                BLOCK_M=options["BLOCK_M"],
-                BLOCK_N=options["BLOCK_N"],
-                BLOCK_K=options["BLOCK_K"],
-                GROUP_M=options["GROUP_M"],
-                num_stages=options["num_stages"],
-                num_warps=options["num_warps"],
-            )
-        elif kernel is conv1d_gelu_boxes_swap_kernel:
             block_w = options["BLOCK_W"]
             block_b = options["BLOCK_M"] // block_w
             tiles_images = cdiv(B, block_b)

@@ -349,35 +349,19 @@ def memory_format_of(x: torch.Tensor) -> torch.memory_format:
 # Each entry: maximum output channels, input channels and bytes of an element (None: no
 # limit), kernel, launch options.
 SCHEDULES = (
-    (None, 15, None, torch.nn.functional.conv2d, {}),
-    (None, 16, 2, torch.nn.functional.conv2d, {"channels_last": True}),
+    (None, 15, 2, torch.nn.functional.conv2d, {}),
+    (None, 7, None, torch.nn.functional.conv2d, {}),
     (
         64,
-        None,
+        16,
         2,
         conv2d_bias_relu_boxes_kernel,
         {
-            "BLOCK_H": 8,
-            "BLOCK_K": 64,
+            "BLOCK_H": 4,
+            "BLOCK_K": 16,
             "BLOCK_M": 256,
             "BLOCK_N": 64,
-            "BLOCK_W": 8,
-            "GROUP_M": 1,
-            "num_stages": 4,
-            "num_warps": 8,
-        },
-    ),
-    (
-        None,
-        None,
-        2,
-        conv2d_bias_relu_boxes_kernel,
-        {
-            "BLOCK_H": 8,
-            "BLOCK_K": 64,
-            "BLOCK_M": 256,
-            "BLOCK_N": 128,
-            "BLOCK_W": 8,
+            "BLOCK_W": 64,
             "GROUP_M": 1,
             "num_stages": 4,
             "num_warps": 8,
@@ -385,15 +369,63 @@ SCHEDULES = (
     ),
     (
         64,
+        16,
+        None,
+        conv2d_bias_relu_boxes_kernel,
+        {
+            "BLOCK_H": 4,
+            "BLOCK_K": 16,
+            "BLOCK_M": 256,
+            "BLOCK_N": 64,
+            "BLOCK_W": 64,
+            "GROUP_M": 1,
+            "num_stages": 4,
+            "num_warps": 8,
+        },
+    ),
+    (
+        64,
+        None,
+        2,
+        conv2d_bias_relu_boxes_kernel,
+        {
+            "BLOCK_H": 4,
+            "BLOCK_K": 64,
+            "BLOCK_M": 256,
+            "BLOCK_N": 64,
+            "BLOCK_W": 64,
+            "GROUP_M": 1,
+            "num_stages": 4,
+            "num_warps": 8,
+        },
+    ),
+    (
+        None,
+        None,
+        2,
+        conv2d_bias_relu_boxes_kernel,
+        {
+            "BLOCK_H": 4,
+            "BLOCK_K": 64,
+            "BLOCK_M": 256,
+            "BLOCK_N": 128,
+            "BLOCK_W": 64,
+            "GROUP_M": 1,
+            "num_stages": 4,
+            "num_warps": 8,
+        },
+    ),
+    (
+        64,
         None,
         None,
         conv2d_bias_relu_boxes_kernel,
         {
-            "BLOCK_H": 8,
+            "BLOCK_H": 4,
             "BLOCK_K": 32,
             "BLOCK_M": 256,
             "BLOCK_N": 64,
-            "BLOCK_W": 8,
+            "BLOCK_W": 64,
             "GROUP_M": 1,
             "num_stages": 4,
             "num_warps": 8,
@@ -405,11 +437,11 @@ SCHEDULES = (
         None,
         conv2d_bias_relu_boxes_kernel,
         {
-            "BLOCK_H": 8,
+            "BLOCK_H": 4,
             "BLOCK_K": 32,
             "BLOCK_M": 256,
             "BLOCK_N": 128,
-            "BLOCK_W": 8,
+            "BLOCK_W": 64,
             "GROUP_M": 1,
             "num_stages": 4,
             "num_warps": 8,
@@ -522,34 +554,11 @@ def conv2d_bias_relu(
     if kernel is conv2d_bias_relu_boxes_kernel and not fit_channels(x, weight):
         kernel = conv2d_bias_relu_pointers_kernel  # no TMA descriptors
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
-        if kernel is torch.nn.functional.conv2d and options.get("channels_last"):
+        if kernel is torch.nn.functional.conv2d:
             convolved = torch.nn.functional.conv2d(
                 x.detach().contiguous(memory_format=torch.channels_last),
                 weight.detach(),
                 padding=1,
-            )
-            grid = (cdiv(M, 64) * cdiv(N, 64),)
-            conv2d_bias_relu_after_kernel[grid](
-                convolved,
-                bias,
-                out,
-                M,
-                N,
-                H,
-                W,
-                bias.stride(0),
-                *out.stride(),
-                convolved.stride(0),
-                convolved.stride(2),
-                convolved.stride(3),
-                convolved.stride(1),
-                BLOCK_M=64,
-                BLOCK_N=64,
-                GROUP_M=1,
-            )
-        elif kernel is torch.nn.functional.conv2d:
-            convolved = torch.nn.functional.conv2d(
-                x.detach(), weight.detach(), padding=1
             )
             grid = (cdiv(M, 64) * cdiv(N, 64),)
             conv2d_bias_relu_after_kernel[grid](

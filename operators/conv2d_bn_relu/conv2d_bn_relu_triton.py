@@ -382,19 +382,19 @@ def memory_format_of(x: torch.Tensor) -> torch.memory_format:
 # Each entry: maximum output channels, input channels and bytes of an element (None: no
 # limit), kernel, launch options.
 SCHEDULES = (
-    (None, 15, None, torch.nn.functional.conv2d, {}),
-    (None, 16, 2, torch.nn.functional.conv2d, {"channels_last": True}),
+    (None, 15, 2, torch.nn.functional.conv2d, {}),
+    (None, 7, None, torch.nn.functional.conv2d, {}),
     (
         64,
         None,
         2,
         conv2d_bn_relu_boxes_kernel,
         {
-            "BLOCK_H": 8,
+            "BLOCK_H": 16,
             "BLOCK_K": 64,
             "BLOCK_M": 256,
             "BLOCK_N": 64,
-            "BLOCK_W": 8,
+            "BLOCK_W": 16,
             "GROUP_M": 1,
             "num_stages": 4,
             "num_warps": 8,
@@ -406,11 +406,11 @@ SCHEDULES = (
         2,
         conv2d_bn_relu_boxes_kernel,
         {
-            "BLOCK_H": 8,
+            "BLOCK_H": 16,
             "BLOCK_K": 64,
             "BLOCK_M": 256,
             "BLOCK_N": 128,
-            "BLOCK_W": 8,
+            "BLOCK_W": 16,
             "GROUP_M": 1,
             "num_stages": 4,
             "num_warps": 8,
@@ -422,11 +422,11 @@ SCHEDULES = (
         None,
         conv2d_bn_relu_boxes_kernel,
         {
-            "BLOCK_H": 8,
+            "BLOCK_H": 16,
             "BLOCK_K": 32,
             "BLOCK_M": 256,
             "BLOCK_N": 64,
-            "BLOCK_W": 8,
+            "BLOCK_W": 16,
             "GROUP_M": 1,
             "num_stages": 4,
             "num_warps": 8,
@@ -438,11 +438,11 @@ SCHEDULES = (
         None,
         conv2d_bn_relu_boxes_kernel,
         {
-            "BLOCK_H": 8,
+            "BLOCK_H": 16,
             "BLOCK_K": 32,
             "BLOCK_M": 256,
             "BLOCK_N": 128,
-            "BLOCK_W": 8,
+            "BLOCK_W": 16,
             "GROUP_M": 1,
             "num_stages": 4,
             "num_warps": 8,
@@ -599,40 +599,11 @@ def conv2d_bn_relu(
     if kernel is conv2d_bn_relu_boxes_kernel and not fit_channels(x, weight):
         kernel = conv2d_bn_relu_pointers_kernel  # no TMA descriptors
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
-        if kernel is torch.nn.functional.conv2d and options.get("channels_last"):
+        if kernel is torch.nn.functional.conv2d:
             convolved = torch.nn.functional.conv2d(
                 x.detach().contiguous(memory_format=torch.channels_last),
                 weight.detach(),
                 padding=1,
-            )
-            grid = (cdiv(M, 64) * cdiv(N, 64),)
-            conv2d_bn_relu_after_kernel[grid](
-                convolved,
-                mean,
-                var,
-                scale,
-                shift,
-                out,
-                M,
-                N,
-                H,
-                W,
-                *mean.stride(),
-                *var.stride(),
-                *scale.stride(),
-                *shift.stride(),
-                *out.stride(),
-                convolved.stride(0),
-                convolved.stride(2),
-                convolved.stride(3),
-                convolved.stride(1),
-                BLOCK_M=64,
-                BLOCK_N=64,
-                GROUP_M=1,
-            )
-        elif kernel is torch.nn.functional.conv2d:
-            convolved = torch.nn.functional.conv2d(
-                x.detach(), weight.detach(), padding=1
             )
             grid = (cdiv(M, 64) * cdiv(N, 64),)
             conv2d_bn_relu_after_kernel[grid](

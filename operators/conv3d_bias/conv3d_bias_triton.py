@@ -8,7 +8,356 @@ Arithmetic in float32, rounded once where a result is stored or the reference ca
 eager rounds every operation.
 """
 
+import functools
+
 import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+
+@triton.jit
+def _tile_of(number, tiles_m, tiles_n, GROUP_M: tl.constexpr):
+    # grouped order: GROUP_M rows of tiles, column by column, so that programs that run
+    # together share operands in L2
+    group = GROUP_M * tiles_n
+    first = number // group * GROUP_M
+    height = min(tiles_m - first, GROUP_M)
+    inside = number % group
+    return first + inside % height, inside // height
+
+
+@triton.jit
+def conv3d_bias_after_kernel(
+    convolved_ptr,
+    bias_ptr,
+    out_ptr,
+    M,
+    N,
+    D,
+    H,
+    W,
+    stride_bias_j,
+    stride_out_b,
+    stride_out_j,
+    stride_out_d,
+    stride_out_h,
+    stride_out_w,
+    stride_convolved_0,
+    stride_convolved_2,
+    stride_convolved_3,
+    stride_convolved_4,
+    stride_convolved_1,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    GROUP_M: tl.constexpr,
+):
+    tile_m, tile_n = _tile_of(
+        tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M
+    )
+    first_row = tile_m * BLOCK_M
+    rows = first_row + tl.arange(0, BLOCK_M)
+    row_mask = rows < M
+    images = (rows // W // H // D).to(tl.int64)
+    out_d = (rows // W // H % D).to(tl.int64)
+    out_h = (rows // W % H).to(tl.int64)
+    out_w = (rows % W).to(tl.int64)
+    first_col = tile_n * BLOCK_N
+    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
+    col_mask = cols < N
+    product = tl.load(
+        convolved_ptr
+        + images[:, None] * stride_convolved_0
+        + out_d[:, None] * stride_convolved_2
+        + out_h[:, None] * stride_convolved_3
+        + out_w[:, None] * stride_convolved_4
+        + cols[None, :] * stride_convolved_1,
+        mask=row_mask[:, None] & col_mask[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    bias = tl.load(
+        bias_ptr + cols * stride_bias_j,
+        mask=col_mask,
+        other=0.0,
+    ).to(tl.float32)
+    out = product + bias[None, :]
+    tl.store(
+        out_ptr
+        + images[:, None] * stride_out_b
+        + cols[None, :] * stride_out_j
+        + out_d[:, None] * stride_out_d
+        + out_h[:, None] * stride_out_h
+        + out_w[:, None] * stride_out_w,
+        out,
+        mask=row_mask[:, None] & col_mask[None, :],
+    )
+
+
+@triton.jit
+def conv3d_bias_boxes_kernel(
+    x_desc,
+    weight_desc,
+    bias_ptr,
+    out_ptr,
+    N,
+    B,
+    D,
+    H,
+    W,
+    C,
+    stride_bias_j,
+    stride_out_b,
+    stride_out_j,
+    stride_out_d,
+    stride_out_h,
+    stride_out_w,
+    BLOCK_M: tl.constexpr,
+    BLOCK_B: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    BLOCK_W: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    tiles_d = tl.cdiv(D, BLOCK_D)
+    tiles_h = tl.cdiv(H, BLOCK_H)
+    tiles_w = tl.cdiv(W, BLOCK_W)
+    tiles_m = tl.cdiv(B, BLOCK_B) * tiles_d * tiles_h * tiles_w
+    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tl.cdiv(N, BLOCK_N), GROUP_M)
+    first_image = tile_m // tiles_w // tiles_h // tiles_d * BLOCK_B
+    first_d = tile_m // tiles_w // tiles_h % tiles_d * BLOCK_D
+    first_h = tile_m // tiles_w % tiles_h * BLOCK_H
+    first_w = tile_m % tiles_w * BLOCK_W
+    pixels = tl.arange(0, BLOCK_M)
+    images = (first_image + pixels // BLOCK_W // BLOCK_H // BLOCK_D).to(tl.int64)
+    out_d = (first_d + pixels // BLOCK_W // BLOCK_H % BLOCK_D).to(tl.int64)
+    out_h = (first_h + pixels // BLOCK_W % BLOCK_H).to(tl.int64)
+    out_w = (first_w + pixels % BLOCK_W).to(tl.int64)
+    row_mask = (images < B) & (out_d < D) & (out_h < H) & (out_w < W)
+    first_col = tile_n * BLOCK_N
+    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
+    col_mask = cols < N
+    blocks = tl.cdiv(C, BLOCK_K)
+    product = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    # return F.conv3d(x, weight, bias, padding=1)
+    for step in range(27 * blocks):
+        tap = step // blocks
+        tap_d = tap // 3 // 3
+        tap_h = tap // 3 % 3
+        tap_w = tap % 3
+        first_channel = step % blocks * BLOCK_K
+        in_d = first_d + tap_d - 1
+        in_h = first_h + tap_h - 1
+        in_w = first_w + tap_w - 1
+        x = x_desc.load(
+            [first_image, in_d, in_h, in_w, first_channel],
+        ).reshape(BLOCK_M, BLOCK_K)
+        weight = weight_desc.load([first_col, step * BLOCK_K]).T
+        product = tl.dot(weight.T, x.T, product, input_precision=PRECISION)
+    product = product.T
+    bias = tl.load(
+        bias_ptr + cols * stride_bias_j,
+        mask=col_mask,
+        other=0.0,
+    ).to(tl.float32)
+    out = product + bias[None, :]
+    tl.store(
+        out_ptr
+        + images[:, None] * stride_out_b
+        + cols[None, :] * stride_out_j
+        + out_d[:, None] * stride_out_d
+        + out_h[:, None] * stride_out_h
+        + out_w[:, None] * stride_out_w,
+        out,
+        mask=row_mask[:, None] & col_mask[None, :],
+    )
+
+
+@triton.jit
+def conv3d_bias_pointers_kernel(
+    x_ptr,
+    weight_ptr,
+    bias_ptr,
+    out_ptr,
+    M,
+    N,
+    D,
+    H,
+    W,
+    C,
+    stride_xb,
+    stride_xc,
+    stride_xd,
+    stride_xh,
+    stride_xw,
+    stride_bias_j,
+    stride_out_b,
+    stride_out_j,
+    stride_out_d,
+    stride_out_h,
+    stride_out_w,
+    stride_weight_row,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    tile_m, tile_n = _tile_of(
+        tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M
+    )
+    first_row = tile_m * BLOCK_M
+    rows = first_row + tl.arange(0, BLOCK_M)
+    row_mask = rows < M
+    images = (rows // W // H // D).to(tl.int64)
+    out_d = (rows // W // H % D).to(tl.int64)
+    out_h = (rows // W % H).to(tl.int64)
+    out_w = (rows % W).to(tl.int64)
+    first_col = tile_n * BLOCK_N
+    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
+    col_mask = cols < N
+    blocks = tl.cdiv(C, BLOCK_K)
+    product = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    # return F.conv3d(x, weight, bias, padding=1)
+    for step in range(27 * blocks):
+        tap = step // blocks
+        tap_d = tap // 3 // 3
+        tap_h = tap // 3 % 3
+        tap_w = tap % 3
+        first_channel = step % blocks * BLOCK_K
+        channels = (first_channel + tl.arange(0, BLOCK_K)).to(tl.int64)
+        k_mask = channels < C
+        in_d = out_d + tap_d - 1
+        in_h = out_h + tap_h - 1
+        in_w = out_w + tap_w - 1
+        inside = (
+            row_mask
+            & (in_d >= 0)
+            & (in_d < D)
+            & (in_h >= 0)
+            & (in_h < H)
+            & (in_w >= 0)
+            & (in_w < W)
+        )
+        x = tl.load(
+            x_ptr
+            + images[:, None] * stride_xb
+            + in_d[:, None] * stride_xd
+            + in_h[:, None] * stride_xh
+            + in_w[:, None] * stride_xw
+            + channels[None, :] * stride_xc,
+            mask=inside[:, None] & k_mask[None, :],
+            other=0.0,
+        )
+        weight = tl.load(
+            weight_ptr
+            + cols[None, :] * stride_weight_row
+            + (step * BLOCK_K + tl.arange(0, BLOCK_K))[:, None],
+            mask=col_mask[None, :],
+            other=0.0,
+        )
+        product = tl.dot(weight.T, x.T, product, input_precision=PRECISION)
+    product = product.T
+    bias = tl.load(
+        bias_ptr + cols * stride_bias_j,
+        mask=col_mask,
+        other=0.0,
+    ).to(tl.float32)
+    out = product + bias[None, :]
+    tl.store(
+        out_ptr
+        + images[:, None] * stride_out_b
+        + cols[None, :] * stride_out_j
+        + out_d[:, None] * stride_out_d
+        + out_h[:, None] * stride_out_h
+        + out_w[:, None] * stride_out_w,
+        out,
+        mask=row_mask[:, None] & col_mask[None, :],
+    )
+
+
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
+    return -(-a // b)
+
+
+def convolution_precision() -> str:
+    """Precision of float32 products: follows torch's setting for convolutions."""
+    return "tf32" if torch.backends.cudnn.conv.fp32_precision == "tf32" else "ieee"
+
+
+@functools.cache
+def has_copy_engine(device: torch.device) -> bool:
+    """Whether tiles can be copied by TMA descriptors: sm_90 and newer, Triton's interpreter."""
+    if device.type == "cpu":
+        return True
+    return triton.runtime.driver.active.get_current_target().arch >= 90
+
+
+def fit_channels(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether TMA descriptors can address these tensors in channels-last layout.
+
+    The channels of a pixel take a multiple of 16 bytes.
+    """
+    return (
+        has_copy_engine(x.device)
+        and x.numel() > 0
+        and weight.numel() > 0
+        and x.shape[1] * x.element_size() % 16 == 0
+    )
+
+
+@triton.jit
+def turn_kernel(
+    x_ptr,
+    turned_ptr,
+    C,
+    P,
+    stride_xn,
+    stride_xc,
+    BLOCK_C: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+):
+    # one tile of channels by pixels of one image per program
+    tiles_p = tl.cdiv(P, BLOCK_P)
+    tiles = tiles_p * tl.cdiv(C, BLOCK_C)
+    image = (tl.program_id(0) // tiles).to(tl.int64)
+    tile = tl.program_id(0) % tiles
+    channels = (tile // tiles_p * BLOCK_C + tl.arange(0, BLOCK_C)).to(tl.int64)
+    pixels = (tile % tiles_p * BLOCK_P + tl.arange(0, BLOCK_P)).to(tl.int64)
+    mask = (channels < C)[:, None] & (pixels < P)[None, :]
+    x = tl.load(
+        x_ptr + image * stride_xn + channels[:, None] * stride_xc + pixels[None, :],
+        mask=mask,
+    )
+    turned_rows = turned_ptr + image * C * P + pixels[:, None] * C
+    tl.store(turned_rows + channels[None, :], x.T, mask=mask.T)
+
+
+def channels_last(x: torch.Tensor) -> torch.Tensor:
+    """x[N, C, ...] in channels-last layout; copied unless it has it already."""
+    last = x.movedim(1, -1)
+    if last.is_contiguous() and x.data_ptr() % 16 == 0:
+        # descriptors need the contiguous stride also for dimensions of size 1
+        return last.view(-1).view(last.shape).movedim(-1, 1)
+    turned = torch.empty_like(last, memory_format=torch.contiguous_format)
+    if x.numel() == 0 or not x[0, 0].is_contiguous():
+        return turned.copy_(last).movedim(-1, 1)
+    N, C, P = x.shape[0], x.shape[1], x.shape[2:].numel()
+    grid = (N * cdiv(C, 64) * cdiv(P, 64),)
+    turn_kernel[grid](
+        x, turned, C, P, x.stride(0), x.stride(1), BLOCK_C=64, BLOCK_P=64, num_warps=4
+    )
+    return turned.movedim(-1, 1)
+
+
+def packed_weight(weight: torch.Tensor, block: int) -> torch.Tensor:
+    """weight[J, C, ...] as [J, ... * C], channels last, zero-padded to a multiple of `block`."""
+    last = channels_last(weight).movedim(1, -1)
+    beyond = -last.shape[-1] % block
+    return (torch.nn.functional.pad(last, (0, beyond)) if beyond else last).flatten(1)
 
 
 def memory_format_of(x: torch.Tensor) -> torch.memory_format:
@@ -18,15 +367,92 @@ def memory_format_of(x: torch.Tensor) -> torch.memory_format:
     return last if is_last else torch.contiguous_format
 
 
-# Each entry: maximum pixels (None: no limit), kernel, launch options.
-SCHEDULES = ((None, torch.nn.functional.conv3d, {}),)
+# Each entry: maximum output channels, input channels and bytes of an element (None: no
+# limit), kernel, launch options.
+SCHEDULES = (
+    (None, 15, 2, torch.nn.functional.conv3d, {}),
+    (None, 7, None, torch.nn.functional.conv3d, {}),
+    (
+        64,
+        None,
+        2,
+        conv3d_bias_boxes_kernel,
+        {
+            "BLOCK_D": 2,
+            "BLOCK_H": 4,
+            "BLOCK_K": 64,
+            "BLOCK_M": 256,
+            "BLOCK_N": 64,
+            "BLOCK_W": 32,
+            "GROUP_M": 1,
+            "num_stages": 4,
+            "num_warps": 8,
+        },
+    ),
+    (
+        None,
+        None,
+        2,
+        conv3d_bias_boxes_kernel,
+        {
+            "BLOCK_D": 2,
+            "BLOCK_H": 4,
+            "BLOCK_K": 64,
+            "BLOCK_M": 256,
+            "BLOCK_N": 128,
+            "BLOCK_W": 32,
+            "GROUP_M": 1,
+            "num_stages": 4,
+            "num_warps": 8,
+        },
+    ),
+    (
+        64,
+        None,
+        None,
+        conv3d_bias_boxes_kernel,
+        {
+            "BLOCK_D": 2,
+            "BLOCK_H": 4,
+            "BLOCK_K": 32,
+            "BLOCK_M": 256,
+            "BLOCK_N": 64,
+            "BLOCK_W": 32,
+            "GROUP_M": 1,
+            "num_stages": 4,
+            "num_warps": 8,
+        },
+    ),
+    (
+        None,
+        None,
+        None,
+        conv3d_bias_boxes_kernel,
+        {
+            "BLOCK_D": 2,
+            "BLOCK_H": 4,
+            "BLOCK_K": 32,
+            "BLOCK_M": 256,
+            "BLOCK_N": 128,
+            "BLOCK_W": 32,
+            "GROUP_M": 1,
+            "num_stages": 4,
+            "num_warps": 8,
+        },
+    ),
+)
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for `size` pixels."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(N: int, C: int, itemsize: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_N, max_C, max_itemsize, kernel, options in SCHEDULES:
+        if max_N is not None and N > max_N:
+            continue
+        if max_C is not None and C > max_C:
+            continue
+        if max_itemsize is not None and itemsize > max_itemsize:
+            continue
+        return kernel, options
 
 
 def check_inputs(
@@ -104,7 +530,12 @@ def conv3d_bias(
     )
     if out.numel() == 0:
         return out
+    B = x.shape[0]
+    D = out.shape[2]
+    H = out.shape[3]
+    W = out.shape[4]
     N = weight.shape[0]
+    C = x.shape[1]
     M = x.shape[0] * out.shape[2] * out.shape[3] * out.shape[4]
     K = weight.shape[2] * weight.shape[3] * weight.shape[4] * x.shape[1]
     if max(M, N, K) > 2**30:
@@ -112,9 +543,114 @@ def conv3d_bias(
             "conv3d_bias: at most 2**30 pixels, output channels or summed elements, "
             f"got {M}, {N}, {K}"
         )
-    kernel, options = pick_schedule(M)
+    kernel, options = pick_schedule(N, C, x.element_size())
+    if kernel is conv3d_bias_boxes_kernel and not fit_channels(x, weight):
+        kernel = conv3d_bias_pointers_kernel  # no TMA descriptors
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
-        out = torch.nn.functional.conv3d(
-            x.detach(), weight.detach(), bias.detach(), padding=1
-        )
+        if kernel is torch.nn.functional.conv3d:
+            convolved = torch.nn.functional.conv3d(
+                x.detach().contiguous(memory_format=torch.channels_last_3d),
+                weight.detach(),
+                padding=1,
+            )
+            grid = (cdiv(M, 64) * cdiv(N, 64),)
+            conv3d_bias_after_kernel[grid](
+                convolved,
+                bias,
+                out,
+                M,
+                N,
+                D,
+                H,
+                W,
+                *bias.stride(),
+                *out.stride(),
+                convolved.stride(0),
+                convolved.stride(2),
+                convolved.stride(3),
+                convolved.stride(4),
+                convolved.stride(1),
+                BLOCK_M=64,
+                BLOCK_N=64,
+                GROUP_M=1,
+            )
+        elif kernel is conv3d_bias_boxes_kernel:
+            block_d = options["BLOCK_D"]
+            block_h = options["BLOCK_H"]
+            block_w = options["BLOCK_W"]
+            block_b = options["BLOCK_M"] // (block_d * block_h * block_w)
+            tiles_images = cdiv(B, block_b)
+            tiles_d = cdiv(D, block_d)
+            tiles_h = cdiv(H, block_h)
+            tiles_w = cdiv(W, block_w)
+            tiles_m = tiles_images * tiles_d * tiles_h * tiles_w
+            tiles_n = cdiv(N, options["BLOCK_N"])
+            x_last = channels_last(x)
+            weight_rows = packed_weight(weight, options["BLOCK_K"])
+            x_desc = TensorDescriptor.from_tensor(
+                x_last.movedim(1, -1),
+                [block_b, block_d, block_h, block_w, options["BLOCK_K"]],
+            )
+            weight_desc = TensorDescriptor.from_tensor(
+                weight_rows, [options["BLOCK_N"], options["BLOCK_K"]]
+            )
+            grid = (tiles_m * tiles_n,)
+            kernel[grid](
+                x_desc,
+                weight_desc,
+                bias,
+                out,
+                N,
+                B,
+                D,
+                H,
+                W,
+                C,
+                *bias.stride(),
+                *out.stride(),
+                BLOCK_B=block_b,
+                BLOCK_D=block_d,
+                BLOCK_H=block_h,
+                BLOCK_W=block_w,
+                PRECISION=convolution_precision(),
+                BLOCK_M=options["BLOCK_M"],
+                BLOCK_N=options["BLOCK_N"],
+                BLOCK_K=options["BLOCK_K"],
+                GROUP_M=options["GROUP_M"],
+                num_stages=options["num_stages"],
+                num_warps=options["num_warps"],
+            )
+        elif kernel is conv3d_bias_pointers_kernel:
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            tiles_n = cdiv(N, options["BLOCK_N"])
+            x_last = channels_last(x)
+            weight_rows = packed_weight(weight, options["BLOCK_K"])
+            grid = (tiles_m * tiles_n,)
+            kernel[grid](
+                x_last,
+                weight_rows,
+                bias,
+                out,
+                M,
+                N,
+                D,
+                H,
+                W,
+                C,
+                x_last.stride(0),
+                x_last.stride(1),
+                x_last.stride(2),
+                x_last.stride(3),
+                x_last.stride(4),
+                *bias.stride(),
+                *out.stride(),
+                weight_rows.stride(0),
+                PRECISION=convolution_precision(),
+                BLOCK_M=options["BLOCK_M"],
+                BLOCK_N=options["BLOCK_N"],
+                BLOCK_K=options["BLOCK_K"],
+                GROUP_M=options["GROUP_M"],
+                num_stages=options["num_stages"],
+                num_warps=options["num_warps"],
+            )
     return out

@@ -376,7 +376,8 @@ def memory_format_of(x: torch.Tensor) -> torch.memory_format:
 # Each entry: maximum output channels, input channels and bytes of an element (None: no
 # limit), kernel, launch options.
 SCHEDULES = (
-    (None, 15, None, torch.nn.functional.conv_transpose2d, {}),
+    (None, 15, 2, torch.nn.functional.conv_transpose2d, {}),
+    (None, 7, None, torch.nn.functional.conv_transpose2d, {}),
     (
         64,
         None,
@@ -387,7 +388,7 @@ SCHEDULES = (
             "BLOCK_K": 64,
             "BLOCK_M": 256,
             "BLOCK_N": 64,
-            "BLOCK_W": 8,
+            "BLOCK_W": 32,
             "GROUP_M": 1,
             "num_stages": 4,
             "num_warps": 8,
@@ -403,7 +404,7 @@ SCHEDULES = (
             "BLOCK_K": 64,
             "BLOCK_M": 256,
             "BLOCK_N": 128,
-            "BLOCK_W": 8,
+            "BLOCK_W": 32,
             "GROUP_M": 1,
             "num_stages": 4,
             "num_warps": 8,
@@ -419,7 +420,7 @@ SCHEDULES = (
             "BLOCK_K": 32,
             "BLOCK_M": 256,
             "BLOCK_N": 64,
-            "BLOCK_W": 8,
+            "BLOCK_W": 32,
             "GROUP_M": 1,
             "num_stages": 4,
             "num_warps": 8,
@@ -435,7 +436,7 @@ SCHEDULES = (
             "BLOCK_K": 32,
             "BLOCK_M": 256,
             "BLOCK_N": 128,
-            "BLOCK_W": 8,
+            "BLOCK_W": 32,
             "GROUP_M": 1,
             "num_stages": 4,
             "num_warps": 8,
@@ -554,7 +555,10 @@ def conv_transpose2d_bias(
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is torch.nn.functional.conv_transpose2d:
             convolved = torch.nn.functional.conv_transpose2d(
-                x.detach(), weight.detach(), stride=2, padding=1
+                x.detach().contiguous(memory_format=torch.channels_last),
+                weight.detach(),
+                stride=2,
+                padding=1,
             )
             grid = (cdiv(M, 64) * cdiv(N, 64),)
             conv_transpose2d_bias_after_kernel[grid](

@@ -232,6 +232,79 @@ def depthwise_separable_out_after_kernel(
 
 
 @triton.jit
+def depthwise_separable_out_folded_kernel(
+    y_ptr,
+    pointwise_ptr,
+    out_ptr,
+    M,
+    N,
+    K,
+    H,
+    W,
+    stride_yb,
+    stride_yc,
+    stride_yh,
+    stride_yw,
+    stride_pointwise_j,
+    stride_pointwise_c,
+    stride_out_b,
+    stride_out_j,
+    stride_out_h,
+    stride_out_w,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    tile_m, tile_n = _tile_of(
+        tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M
+    )
+    first_row = tile_m * BLOCK_M
+    rows = first_row + tl.arange(0, BLOCK_M)
+    row_mask = rows < M
+    images = (rows // W // H).to(tl.int64)
+    out_h = (rows // W % H).to(tl.int64)
+    out_w = (rows % W).to(tl.int64)
+    first_col = tile_n * BLOCK_N
+    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
+    col_mask = cols < N
+    product = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    # return torch.relu(F.conv2d(y, pointwise))
+    for start in range(0, K, BLOCK_K):
+        ks = start + tl.arange(0, BLOCK_K)
+        k_mask = ks < K
+        channels = ks
+        y = tl.load(
+            y_ptr
+            + images[:, None] * stride_yb
+            + out_h[:, None] * stride_yh
+            + out_w[:, None] * stride_yw
+            + channels[None, :] * stride_yc,
+            mask=row_mask[:, None] & k_mask[None, :],
+            other=0.0,
+        )
+        pointwise = tl.load(
+            pointwise_ptr
+            + cols[None, :] * stride_pointwise_j
+            + channels[:, None] * stride_pointwise_c,
+            mask=k_mask[:, None] & col_mask[None, :],
+            other=0.0,
+        )
+        product = tl.dot(y, pointwise, product, input_precision=PRECISION)
+    out = _nan_maximum(product, 0.0)
+    tl.store(
+        out_ptr
+        + images[:, None] * stride_out_b
+        + cols[None, :] * stride_out_j
+        + out_h[:, None] * stride_out_h
+        + out_w[:, None] * stride_out_w,
+        out,
+        mask=row_mask[:, None] & col_mask[None, :],
+    )
+
+
+@triton.jit
 def depthwise_separable_out_boxes_kernel(
     y_desc,
     pointwise_desc,
@@ -507,36 +580,19 @@ Y_SCHEDULES = (
 # Each entry: maximum output channels, input channels and bytes of an element (None: no
 # limit), kernel, launch options.
 OUT_SCHEDULES = (
-    (None, 15, None, torch.nn.functional.conv2d, {}),
-    (
-        64,
-        None,
-        2,
-        depthwise_separable_out_boxes_kernel,
-        {
-            "BLOCK_H": 8,
-            "BLOCK_K": 64,
-            "BLOCK_M": 256,
-            "BLOCK_N": 64,
-            "BLOCK_W": 8,
-            "GROUP_M": 1,
-            "num_stages": 4,
-            "num_warps": 8,
-        },
-    ),
+    (None, 15, 2, torch.nn.functional.conv2d, {}),
+    (None, 7, None, torch.nn.functional.conv2d, {}),
     (
         None,
         None,
         2,
-        depthwise_separable_out_boxes_kernel,
+        depthwise_separable_out_folded_kernel,
         {
-            "BLOCK_H": 8,
-            "BLOCK_K": 64,
-            "BLOCK_M": 256,
+            "BLOCK_K": 32,
+            "BLOCK_M": 64,
             "BLOCK_N": 128,
-            "BLOCK_W": 8,
-            "GROUP_M": 1,
-            "num_stages": 4,
+            "GROUP_M": 8,
+            "num_stages": 3,
             "num_warps": 8,
         },
     ),
@@ -546,11 +602,11 @@ OUT_SCHEDULES = (
         None,
         depthwise_separable_out_boxes_kernel,
         {
-            "BLOCK_H": 8,
+            "BLOCK_H": 4,
             "BLOCK_K": 32,
             "BLOCK_M": 256,
             "BLOCK_N": 64,
-            "BLOCK_W": 8,
+            "BLOCK_W": 64,
             "GROUP_M": 1,
             "num_stages": 4,
             "num_warps": 8,
@@ -562,11 +618,11 @@ OUT_SCHEDULES = (
         None,
         depthwise_separable_out_boxes_kernel,
         {
-            "BLOCK_H": 8,
+            "BLOCK_H": 4,
             "BLOCK_K": 32,
             "BLOCK_M": 256,
             "BLOCK_N": 128,
-            "BLOCK_W": 8,
+            "BLOCK_W": 64,
             "GROUP_M": 1,
             "num_stages": 4,
             "num_warps": 8,
@@ -718,7 +774,9 @@ def compute_out(y: torch.Tensor, pointwise: torch.Tensor) -> torch.Tensor:
     if not fits and kernel is depthwise_separable_out_boxes_kernel:
         kernel = depthwise_separable_out_pointers_kernel  # no TMA descriptors
     if kernel is torch.nn.functional.conv2d:
-        convolved = torch.nn.functional.conv2d(y.detach(), pointwise.detach())
+        convolved = torch.nn.functional.conv2d(
+            y.detach().contiguous(memory_format=torch.channels_last), pointwise.detach()
+        )
         grid = (cdiv(M, 64) * cdiv(N, 64),)
         depthwise_separable_out_after_kernel[grid](
             convolved,
@@ -735,6 +793,26 @@ def compute_out(y: torch.Tensor, pointwise: torch.Tensor) -> torch.Tensor:
             BLOCK_M=64,
             BLOCK_N=64,
             GROUP_M=1,
+        )
+    elif kernel is depthwise_separable_out_folded_kernel:
+        tiles_m = cdiv(M, options["BLOCK_M"])
+        tiles_n = cdiv(N, options["BLOCK_N"])
+        grid = (tiles_m * tiles_n,)
+        kernel[grid](
+            y,
+            pointwise,
+            out,
+            M,
+            N,
+            K,
+            H,
+            W,
+            *y.stride(),
+            pointwise.stride(0),
+            pointwise.stride(1),
+            *out.stride(),
+            PRECISION=convolution_precision(),
+            **options,
         )
     elif kernel is depthwise_separable_out_boxes_kernel:
         block_h = options["BLOCK_H"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +12,11 @@ import torch
 from references import DEVICE, Sample, load, plan_of, sample, schedules
 from test_matmul import check, inputs_of, laid_out
 
-from kernelgen import render
+from kernelgen import families, render
 from kernelgen.errors import SpecError
 from kernelgen.judge.interpreter import as_on_a_gpu
 from kernelgen.plan import KernelPlan, Plan, Schedule, TableRow
+from kernelgen.spec.model import Case
 
 IMAGE = {"x": "B C H W", "w": "J C 3 3", "b": "J"}
 SMALL = {"B": 2, "C": 8, "H": 5, "W": 7, "J": 6}
@@ -328,6 +331,51 @@ def test_a_table_may_call_torch_in_both_ways(turned_first: bool, monkeypatch: py
             got = module.op(*tensors)
         assert laid.pop() is is_turned
         torch.testing.assert_close(got, torch.relu(convolved(*tensors, padding=1)), atol=1e-4, rtol=1e-4)
+
+
+TIMED: dict[str, tuple[Any, ...]] = {
+    "few channels of halves": ("relu", "B C H W", {"C": 8}, "float16", "library", {"channels_last": True}),
+    "three channels": ("relu", "B C H W", {"C": 3}, "float32", "library", {"channels_last": True}),
+    "eight channels": ("relu", "B C H W", {"C": 8}, "float32", "boxes", {"BLOCK_K": 16, "BLOCK_N": 64, "BLOCK_W": 64}),
+    "thirty-two channels": ("relu", "B C H W", {"C": 32}, "float16", "boxes", {"BLOCK_K": 32}),
+    "as many as known": ("relu", "B 16 H W", {}, "float32", "boxes", {"BLOCK_K": 16}),
+    "many": ("relu", "B C H W", {"C": 64, "J": 200}, "float16", "boxes", {"BLOCK_K": 64, "BLOCK_N": 128}),
+    "few outputs": ("relu", "B C H W", {"C": 64, "J": 20}, "float32", "boxes", {"BLOCK_N": 32}),
+    "a width that few boxes of 64 fill": ("relu", "B C H W", {"W": 66}, "float32", "boxes", {"BLOCK_W": 16, "BLOCK_H": 16}),
+    "a narrow image": ("relu", "B C H W", {"W": 7}, "float32", "boxes", {"BLOCK_W": 8}),
+    "a bias alone": ("bias", "B C H W", {}, "float16", "boxes", {}),
+    "nothing after it": ("alone", "B C H W", {}, "float16", "library", {"channels_last": False}),
+    "nothing after it in float32": ("alone", "B C H W", {}, "float32", "boxes", {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TIMED)
+def test_a_first_schedule_is_what_its_sizes_ask_for(name: str) -> None:
+    after, shape, sizes, dtype, variant, wanted = TIMED[name]
+    call = {
+        "relu": "torch.relu(F.conv2d(x, w, b, padding=1))", "bias": "F.conv2d(x, w, b, padding=1)",
+        "alone": "F.conv2d(x, w, padding=1)",
+    }[after]  # fmt: skip
+    inputs = {**IMAGE, "x": shape, "w": f"J {shape.split()[1]} 3 3"}
+    if after == "alone":
+        del inputs["b"]
+    timed = {"B": 64, "C": 64, "H": 126, "W": 126, "J": 64} | sizes
+    case = Case(tuple(timed.items()), (("T", dtype),))
+    plan = plan_of(replace(of(f"return {call}", inputs, "B J H W").spec(), performance=(case,)))
+    assert isinstance(plan, KernelPlan)
+    found = plan.table[families.row_of(plan, case)].schedule
+    assert found.variant == variant
+    assert dict(found.values) | wanted == dict(found.values)
+
+
+def test_torchs_call_leaves_its_bias_to_what_follows() -> None:
+    """Torch adds it in a pass of its own over the result."""
+    plan = planned(FORMS["bias and relu"])
+    for schedule in (s for s in dict.fromkeys(schedules(plan)) if s.variant == "library"):
+        text = render.triton_source(plan.with_table((TableRow((), schedule),)))
+        (arguments,) = re.findall(r"convolved = torch\.nn\.functional\.conv2d\((.*?)\n +\)\n", text, re.S)
+        assert "x.detach()" in arguments
+        assert "b.detach()" not in arguments
 
 
 def _with(pick: Callable[..., Any], known: object, other: object) -> Callable[..., Any]:

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
 from kernelgen.families.convolution import kernels, library, lowering, schedules
 from kernelgen.families.convolution.lowering import ConvolutionBody
+from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.family import Family, Table
 from kernelgen.families.kernel import Body
 from kernelgen.families.matmul.schedules import check_rows
@@ -18,7 +20,7 @@ from kernelgen.frontend.graph import DOT, Graph
 from kernelgen.plan import Chip, Product, Schedule
 from kernelgen.schedule.problem import NamedSize
 from kernelgen.spec.constraints import facts_of
-from kernelgen.spec.model import OperatorSpec
+from kernelgen.spec.model import Case, OperatorSpec
 from kernelgen.tile import ir
 
 NAME = "convolution"
@@ -83,6 +85,29 @@ def _first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | Non
     return schedules.first_table(_own(body))
 
 
+def _of_cases(spec: OperatorSpec, body: Body, table: Table) -> Table:
+    own, sizes = _own(body), {size.name: size for size in _sizes(spec, body)}
+    if "C" not in sizes or "N" not in sizes:
+        return table
+
+    def timed(case: Case) -> schedules.Timed:
+        channels, columns, itemsize = (sizes[name].of(case, ITEMSIZE.__getitem__) for name in ("C", "N", "itemsize"))
+        return schedules.Timed(channels, columns, _width(own, case), itemsize)
+
+    return schedules.for_cases(own, table, [timed(case) for case in spec.performance])
+
+
+def _width(body: ConvolutionBody, case: Case) -> int | None:
+    """The pixels along the last dimension of space that lie side by side; None where they are not counted alone."""
+    last = f"out_{lowering.SPACE[body.rank][-1]}"
+    run = next((run for run in body.extent("m").runs if run.index == last), None)
+    if run is None:
+        return None
+    sizes = [case.size(body.lowered.space.axes[a]) for a in run.axes]
+    width = prod(size for size in sizes if isinstance(size, int))
+    return -(-width // body.windows.stride[-1]) if body.windows.transposed else width
+
+
 def _starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tuple[Schedule, ...]:
     return schedules.starts(_own(body))
 
@@ -134,5 +159,5 @@ def _memory_format(spec: OperatorSpec, body: Body, output: str) -> str:
 FAMILY = Family(
     NAME, takes, schedules.every(build), lambda body: schedules.variants(_own(body)), _first_table, _starts,
     body=_body, memory_format=_memory_format, notes=_notes, too_large=_too_large, sizes=_sizes, products=_products,
-    holds=schedules.holds,
+    holds=schedules.holds, of_cases=_of_cases,
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernelgen.families.convolution.kernels import own_tile, programs
 from kernelgen.families.convolution.lowering import ConvolutionBody, place_of
 from kernelgen.families.convolution.pooled import ending
+from kernelgen.families.convolution.schedules import has_bias
 from kernelgen.families.convolution.writer import ConvolutionWriter
 from kernelgen.families.matmul.kernels import reduces
 from kernelgen.families.values import Stored, Use, axes_of
@@ -28,13 +29,12 @@ def by_library(spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, na
     way = "channels_last" if schedule["channels_last"] else ""
     if way:
         hosts[0] += f".contiguous(memory_format=torch.{'channels_last_3d' if body.rank == 3 else 'channels_last'})"
-    if not body.is_library:
-        result, convolved, called = _result_of(spec), body.dot, body.call.replace(", {2}", "")
-        if (found := _biased(body)) is not None:  # the call adds its bias before it rounds
-            convolved, added = found
-            hosts, called = [*hosts, f"{body.lowered.values[added].tensor}.detach()"], body.call
-        after = _after(spec, body, schedule, name.replace("_kernel", "_after_kernel"), result, convolved)
-        return ir.LibraryCall(function, called.format(*hosts), result, way=way), after
+    if way or not body.is_library:
+        # without its bias: torch's call adds that in a pass of its own over the result, what follows in the one it is
+        result = _result_of(spec)
+        after = _after(spec, body, schedule, name.replace("_kernel", "_after_kernel"), result)
+        called = body.call.replace(", {2}", "").format(*hosts)
+        return ir.LibraryCall(function, called, result, way=way), after
     (stored,) = body.lowered.outputs
     bias = added_bias(body, stored)
     hosts += [f"{body.lowered.values[bias].tensor}.detach()"] if bias is not None else []
@@ -52,34 +52,21 @@ def is_library(spec: OperatorSpec, body: ConvolutionBody) -> bool:
     (stored,) = body.lowered.outputs
     same = next(o.dtype for o in spec.outputs if o.name == stored.name) == body.factor.dtype
     in_order = tuple(axes_of(entry) for entry in stored.index) == tuple(map(axes_of, body.result))
-    has_bias = "{2}" in body.call
     return (
         same
         and in_order
         and not body.contiguous
-        and (added_bias(body, stored) is not None if has_bias else stored.value == body.dot)
+        and (added_bias(body, stored) is not None if has_bias(body) else stored.value == body.dot)
     )
 
 
 def added_bias(body: ConvolutionBody, stored: Stored) -> int | None:
     """The load of the call's own bias, where an output is its sum with the product."""
     value = body.lowered.values[stored.value]
-    if "{2}" not in body.call or value.op != "add" or Use(body.dot) not in value.args:
+    if not has_bias(body) or value.op != "add" or Use(body.dot) not in value.args:
         return None
     (other,) = (a.value for a in value.args if isinstance(a, Use) and a.value != body.dot)
     return other if body.lowered.values[other].op == "load" else None
-
-
-def _biased(body: ConvolutionBody) -> tuple[int, int] | None:
-    """The sum of the product with the call's own bias, and the load of that, where nothing else reads the product."""
-    values = body.lowered.values
-    readers = [i for i, v in enumerate(values) if Use(body.dot) in v.args]
-    if "{2}" not in body.call or len(readers) != 1 or any(o.value == body.dot for o in body.lowered.outputs):
-        return None
-    (total,) = readers
-    others = [a.value for a in values[total].args if isinstance(a, Use) and a.value != body.dot]
-    is_sum = values[total].op == "add" and len(others) == 1 and values[others[0]].op == "load"
-    return (total, others[0]) if is_sum else None
 
 
 def _result_of(spec: OperatorSpec) -> str:
@@ -90,10 +77,8 @@ def _result_of(spec: OperatorSpec) -> str:
     return name
 
 
-def _after(
-    spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, name: str, result: str, convolved: int
-) -> ir.Kernel:
-    """What follows the call, which computed the value `convolved`, by the strides of its result and of the outputs."""
+def _after(spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, name: str, result: str) -> ir.Kernel:
+    """What follows the call, by the strides of its result and of the outputs."""
     writer = ConvolutionWriter(spec, body, folded=True, turns=False)
     m, n = writer.m, writer.tiled.n
     channel = writer.channel()
@@ -107,7 +92,7 @@ def _after(
     loaded = ir.Cast(ir.Load(pointer, writer.mask((m, n))), "float32")
     carry = writer.carry()
     writer.all_finished()
-    writer.builder.known[convolved] = carry
+    writer.builder.known[body.dot] = carry
     inside = trimmed((
         *own_tile(body, ir.Apply("cdiv", (ir.Name("M"), ir.Name("BLOCK_M")), ())), *writer.pixel_numbers(),
         *writer.numbers(body.extent("n"), n, "tile_n"), ir.Let((carry.text,), loaded), *ending(writer),

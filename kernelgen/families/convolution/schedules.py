@@ -6,8 +6,8 @@ Tiles follow what was measured on an H200 (sm_90, 132 SMs); other devices begin 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from math import prod
+from dataclasses import dataclass, replace
+from math import inf, prod
 
 from kernelgen.families.convolution.lowering import SPACE, ConvolutionBody
 from kernelgen.families.convolution.phases import phases_of
@@ -17,7 +17,7 @@ from kernelgen.families.forms import PRINTED
 from kernelgen.families.kernel import Body
 from kernelgen.families.matmul.kernels import reduces
 from kernelgen.families.matmul.schedules import SHARED_BYTES
-from kernelgen.plan import Parameter, Schedule, table_row
+from kernelgen.plan import Parameter, Schedule, TableRow, table_row
 from kernelgen.spec.model import Size
 
 BOXES, GATHER, FOLDED = "boxes", "gather", "folded"
@@ -28,20 +28,30 @@ MEANINGS = {
     FOLDED: "the same on the input in its own layout, with taps and channels as one summed dimension: for few channels",
     LIBRARY: "torch's convolution, where it is faster; the epilogue is then a separate kernel",
 }
-FEW_CHANNELS = 15
-"""Input channels of which a tap has so few that the copy engine and the matrix units would be fed mostly zeros."""
+FEW_CHANNELS, FEW_CHANNELS_OF_HALVES = 7, 15
+"""Input channels of which a tap has so few that the copy engine and the matrix units would be fed mostly zeros: then
+torch's call is given a turned input. H200, 62 images of 126 by 126 by 64: of 4 float32 channels 341 us and 320 in
+boxes, of 8 365 and 239; of 8 float16 channels 236 and 302, of 16 259 and 210."""
 
-NARROW_CHANNELS = 16
-"""A quarter of what a tile sums at once: in half precision torch's call in channels-last is faster (H200, 16 channels
-of 128 images of 128 by 128: 497 us with the turn and the epilogue, in boxes 656)."""
+LEAST_DEPTH, LEAST_COLUMNS = 16, 32
+"""What a tile sums at once, and its output channels, at the least: what the matrix units take."""
 
 _BOXES = Schedule.make(
-    BOXES, BLOCK_M=128, BLOCK_D=1, BLOCK_H=8, BLOCK_W=8, BLOCK_N=128, BLOCK_K=64, GROUP_M=1, num_warps=8, num_stages=3,
-    swap=False,
+    BOXES, BLOCK_M=256, BLOCK_D=1, BLOCK_H=4, BLOCK_W=64, BLOCK_N=128, BLOCK_K=32, GROUP_M=1, num_warps=8,
+    num_stages=4, swap=True,
 )  # fmt: skip
-_WIDE = _BOXES.replace(BLOCK_M=256, BLOCK_K=32, num_stages=4, swap=True)
-"""Of float32 on the matrix units, whose operands want what is summed side by side."""
-_SWAPPED = _BOXES.replace(BLOCK_M=256, num_stages=4, swap=True)
+_SIDES = {"D": "depth", "H": "height", "W": "width"}
+_COSTS = {
+    1: {256: 1.0, 128: 1.1, 64: 1.08},
+    2: {64: 1.0, 32: 1.03, 16: 1.06, 8: 1.2},
+    3: {32: 1.0, 16: 1.02, 8: 1.2},
+}
+"""What a box costs by its width, by the dimensions of space: of a narrow one, short runs of pixels are stored. H200,
+float32: 3x3 of 64 to 128 channels, 126 by 126: 357 us 64 wide, 379 16 wide, 444 8 wide; in one dimension 208, 230 and
+224 us; in three 358 and 375."""
+_POINTS = Schedule.make(FOLDED, BLOCK_M=64, BLOCK_N=128, BLOCK_K=32, GROUP_M=8, num_warps=8, num_stages=3, swap=False)
+"""Of windows of one pixel in half precision: 72 us where boxes take 159 and torch's call with what follows 115 (H200,
+64 to 128 channels, 7 images of 256 by 256)."""
 _GATHER = Schedule.make(GATHER, BLOCK_M=64, BLOCK_N=128, BLOCK_K=64, GROUP_M=8, num_warps=8, num_stages=3, swap=False)
 _FOLDED = Schedule.make(FOLDED, BLOCK_M=64, BLOCK_N=64, BLOCK_K=32, GROUP_M=8, num_warps=4, num_stages=3, swap=False)
 _LIBRARY = Schedule.make(LIBRARY, channels_last=False)
@@ -85,13 +95,10 @@ def space(variant: str) -> tuple[Parameter, ...]:
     return tuple(found)
 
 
-_SIDES = {"D": "depth", "H": "height", "W": "width"}
-
-
 def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     if schedule.variant == LIBRARY:
         return None
-    if schedule.variant == BOXES and schedule.int("BLOCK_M") % prod(schedule.int(f"BLOCK_{d}") for d in _SIDES):
+    if schedule.variant == BOXES and schedule.int("BLOCK_M") % _pixels(schedule):
         return "a tile that is no whole number of boxes"
     rows, cols, depth = (schedule.int(name) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"))
     if rows * cols > 256 * 32 * schedule.int("num_warps"):
@@ -112,34 +119,124 @@ def holds(body: Body, schedule: Schedule, itemsize: int) -> str | None:
 
 
 def first_table(body: ConvolutionBody) -> Table:
-    return tuple(replace(row, schedule=_with_depth(body, row.schedule)) for row in _first_table(body))
-
-
-def _first_table(body: ConvolutionBody) -> Table:
-    """From H200 figures beside cuDNN: boxes 1.08 of its speed for 3x3 with bias and relu in float16, 1.05 to 1.7 for
-    float32 in TF32 of an NCHW input; but 0.85 in float16 where nothing follows, 0.66 in float32 in three dimensions,
-    and pointers 0.65 with strides, 0.5 of three channels. Of images the swapped product took 0.65 to 0.72 of the time;
-    of 64 output channels half of its tile was empty.
+    """From H200 figures beside cuDNN and torch.compile, which calls it with a turned input; NCHW in and out. In float32
+    (TF32) boxes take 0.55 to 0.98 of the time of the better of them from 8 channels on; in half precision 0.9 to 1.07,
+    but torch's call alone is faster where nothing follows. With strides pointers take 1.2 times as long as torch's
+    call, of three channels four times.
     """
-    few = _has_few(body)
+    few, alone = _has_few(body), body.is_library and not has_bias(body)
     if reduces(body):
         tile = _whole_channels(body) if boxable(body) and few is False else _gathered_channels(body)
         return (table_row(tile, itemsize=2), table_row(tile.replace(BLOCK_K=32)))
-    if not boxable(body) or few:
+    turned = _LIBRARY.replace(channels_last=may_turn(body) and not alone)
+    if few or not boxable(body):
+        return (table_row(turned if few else _LIBRARY),)
+    if alone and prod(body.window) == 1:
         return (table_row(_LIBRARY),)
-    half = _LIBRARY if body.is_library else _BOXES if body.rank == 1 else _SWAPPED
-    wide = _LIBRARY if body.is_library and body.rank == 3 else _wide(body)
-    kinds = [(half, 2), (wide, None)] if wide != half else [(half, None)]
-    rows = []
-    for own, size in kinds:
-        rows += [table_row(own.replace(BLOCK_N=64), N=64, itemsize=size)] if own.get("swap") else []
-        rows.append(table_row(own, itemsize=size))
-    if few is False or rows[0].schedule == _LIBRARY:
-        return tuple(rows)
-    turned = _LIBRARY.replace(channels_last=True)
-    turns = half.variant == BOXES and may_turn(body) and not body.windows.transposed
-    narrow = [table_row(turned, C=NARROW_CHANNELS, itemsize=2)] if turns else []
-    return (table_row(_LIBRARY, C=FEW_CHANNELS), *narrow, *rows)
+    halves = _by_columns(body, _box(body, ()).replace(BLOCK_K=64), itemsize=2)
+    if alone:
+        halves = (table_row(_LIBRARY, itemsize=2),)
+    elif prod(body.window) == 1 and FOLDED in variants(body):
+        halves = (table_row(_POINTS, itemsize=2),)
+    rows = (*halves, *_by_columns(body, _box(body, ())))
+    if few is False:
+        return rows
+    of_halves = () if alone else (table_row(turned, C=FEW_CHANNELS_OF_HALVES, itemsize=2),)
+    return (*of_halves, table_row(turned, C=FEW_CHANNELS), *rows)
+
+
+def _by_columns(body: ConvolutionBody, box: Schedule, itemsize: int | None = None) -> Table:
+    """A box's rows by the number of output channels; its tiles have no more channels than are known to be there."""
+    channels, columns = _known(body, body.run("channels").axes), _known(body, body.extent("n").axes)
+    if channels is not None:
+        box = box.replace(BLOCK_K=min(box.int("BLOCK_K"), _enough(channels, LEAST_DEPTH)))
+    if columns is not None:
+        width = min(box.int("BLOCK_N"), _enough(columns, LEAST_COLUMNS))
+        return (table_row(box.replace(BLOCK_N=width), itemsize=itemsize),)
+    return table_row(box.replace(BLOCK_N=64), N=64, itemsize=itemsize), table_row(box, itemsize=itemsize)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The sizes of a case that schedules depend on."""
+
+    channels: int
+    columns: int
+    """Output channels."""
+    width: int | None
+    """Pixels that a box may lie along: of the result, of a phase of it where a convolution is transposed."""
+    itemsize: int
+
+
+def for_cases(body: ConvolutionBody, table: Table, timed: Sequence[Timed]) -> Table:
+    """The first table for what is timed: boxes that its widths fill, and rows of their own for fewer input channels
+    than a tile sums at once, or fewer output channels than it has."""
+    if reduces(body):
+        return table
+    box = _box(body, [one.width for one in timed if one.width])
+    sides = {name: value for name, value in box.values if name == "BLOCK_M" or name.removeprefix("BLOCK_") in _SIDES}
+    rows = [replace(r, schedule=r.schedule.replace(**sides)) if r.schedule.variant == BOXES else r for r in table]
+    own: dict[tuple[tuple[str, int], ...], TableRow] = {}
+    for one in timed:
+        sizes = {"C": one.channels, "N": one.columns, "itemsize": one.itemsize}
+        row = next(r for r in rows if all(sizes[name] <= limit for name, limit in r.upto))
+        if row.schedule.variant == BOXES:
+            narrow = _narrowed(row, one)
+            if narrow != row:
+                own[narrow.upto] = narrow
+    calls = [row for row in rows if row.schedule.variant == LIBRARY and row.upto]
+    return (*calls, *sorted(own.values(), key=_limits), *(row for row in rows if row not in calls))
+
+
+def _narrowed(row: TableRow, timed: Timed) -> TableRow:
+    """Whose tiles have no more channels than there are."""
+    schedule, upto = row.schedule, dict(row.upto)
+    for block, name, size, least in (
+        ("BLOCK_K", "C", timed.channels, LEAST_DEPTH), ("BLOCK_N", "N", timed.columns, LEAST_COLUMNS),
+    ):  # fmt: skip
+        enough = _enough(size, least)
+        if enough < schedule.int(block):
+            schedule = schedule.replace(**{block: enough})
+            upto[name] = min(enough, upto.get(name, enough))
+    return table_row(schedule, **upto)
+
+
+def _enough(size: int, least: int) -> int:
+    return max(1 << (size - 1).bit_length(), least)
+
+
+def _known(body: ConvolutionBody, axes: Sequence[int]) -> int | None:
+    """The product of sizes that are numbers, or None."""
+    sizes = [body.lowered.space.axes[a] for a in axes]
+    return prod(size for size in sizes if isinstance(size, int)) if _are_numbers(sizes) else None
+
+
+def _limits(row: TableRow) -> tuple[float, ...]:
+    return tuple(dict(row.upto).get(name, inf) for name in ("itemsize", "C", "N"))
+
+
+def _box(body: ConvolutionBody, widths: Sequence[int]) -> Schedule:
+    """The box that is fastest for results of such widths, counting pixels beyond their edges."""
+    costs, found = _COSTS[body.rank], _boxes(body)
+
+    def cost(width: int) -> float:
+        return costs[width] * (sum(-(-w // width) * width / w for w in widths) if widths else 1)
+
+    return found[min(found, key=cost)]
+
+
+def _boxes(body: ConvolutionBody) -> dict[int, Schedule]:
+    """Boxes by their width, of those that hold whole windows of a pool."""
+    if body.rank == 1:
+        found = {w: _BOXES.replace(BLOCK_H=1, BLOCK_W=w) for w in _COSTS[1]}
+    elif body.rank == 2:
+        found = {w: _BOXES.replace(BLOCK_H=min(256 // w, 16), BLOCK_W=w) for w in (64, 32, 16)}
+        found[8] = _BOXES.replace(BLOCK_H=8, BLOCK_W=8)
+    else:
+        found = {w: _BOXES.replace(BLOCK_D=2, BLOCK_H=128 // w, BLOCK_W=w) for w in (32, 16)}
+        found[8] = _BOXES.replace(BLOCK_M=128, BLOCK_D=2, BLOCK_H=8, BLOCK_W=8)
+    deep = {width: _with_depth(body, box) for width, box in found.items()}
+    return {w: box for w, box in deep.items() if holds(body, box, 0) is None} or deep
 
 
 def may_pool(body: ConvolutionBody) -> bool:
@@ -153,14 +250,15 @@ def _with_depth(body: ConvolutionBody, schedule: Schedule) -> Schedule:
     if schedule.variant != BOXES or not body.pool or body.rank < 3:
         return schedule
     deep = schedule.replace(BLOCK_D=max(schedule.int("BLOCK_D"), body.pool[0]))
-    pixels = prod(deep.int(f"BLOCK_{d}") for d in _SIDES)
-    return deep.replace(BLOCK_M=max(deep.int("BLOCK_M"), pixels))
+    return deep.replace(BLOCK_M=max(deep.int("BLOCK_M"), _pixels(deep)))
 
 
 def _has_few(body: ConvolutionBody) -> bool | None:
     """Whether there are FEW_CHANNELS; None: their number is not known."""
-    known: list[Size] = [body.lowered.space.axes[a] for a in body.run("channels").axes] if _has_channels(body) else [1]
-    return prod(size for size in known if isinstance(size, int)) <= FEW_CHANNELS if _are_numbers(known) else None
+    if not _has_channels(body):
+        return True
+    channels = _known(body, body.run("channels").axes)
+    return None if channels is None else channels <= FEW_CHANNELS
 
 
 def _whole_channels(body: ConvolutionBody) -> Schedule:
@@ -175,13 +273,14 @@ def _gathered_channels(body: ConvolutionBody) -> Schedule:
     return _GATHER.replace(BLOCK_N=width, BLOCK_M=64, num_warps=8, BLOCK_K=32 if width > 128 else 64, num_stages=2)
 
 
-def _wide(body: ConvolutionBody) -> Schedule:
-    return _WIDE.replace(BLOCK_D=2, BLOCK_M=128) if body.rank == 3 else _WIDE
+def has_bias(body: ConvolutionBody) -> bool:
+    """Whether torch's call adds a bias, which takes it another pass over the result."""
+    return "{2}" in body.call
 
 
 def may_turn(body: ConvolutionBody) -> bool:
-    """Whether torch's call may be given a turned input: a kernel follows it, and writes the result as it should lie."""
-    return body.rank > 1 and not body.is_library
+    """Whether torch's call may be given a turned input: in one dimension of space there is no such memory format."""
+    return body.rank > 1
 
 
 def _has_channels(body: ConvolutionBody) -> bool:
@@ -197,12 +296,22 @@ def starts(body: ConvolutionBody) -> tuple[Schedule, ...]:
     if reduces(body):
         rows = (row.schedule for row in first_table(body))
         return tuple(dict.fromkeys([*rows, _gathered_channels(body), _LIBRARY]))
-    last = (_LIBRARY, *([_LIBRARY.replace(channels_last=True)] if may_turn(body) else []))
-    narrow = _SWAPPED.replace(BLOCK_N=64)
-    few = tuple(narrow.replace(BLOCK_K=depth) for depth in (16, 32))
-    found = {BOXES: (_BOXES, _SWAPPED, narrow, *few, _wide(body)), LIBRARY: last}
-    every_one = (_with_depth(body, s) for v in variants(body) for s in found.get(v, (_DEFAULTS[v],)))
+    found: dict[str, tuple[Schedule, ...]] = {LIBRARY: (_LIBRARY,)}
+    if may_turn(body):
+        found[LIBRARY] = (_LIBRARY, _LIBRARY.replace(channels_last=True))
+    if boxable(body):
+        box = _box(body, ())
+        narrow = box.replace(BLOCK_N=64)
+        depths = (narrow.replace(BLOCK_K=16), box.replace(BLOCK_K=64), narrow.replace(BLOCK_K=64))
+        smaller = box.replace(BLOCK_M=max(box.int("BLOCK_M") // 2, _pixels(box)), swap=False)
+        found[BOXES] = (box, narrow, *depths, *_boxes(body).values(), smaller)
+    found[FOLDED] = (_FOLDED, *([_POINTS] if prod(body.window) == 1 else []))
+    every_one = (s for v in variants(body) for s in found.get(v, (_DEFAULTS[v],)))
     return tuple(s for s in dict.fromkeys(every_one) if holds(body, s, 0) is None)
+
+
+def _pixels(box: Schedule) -> int:
+    return prod(box.int(f"BLOCK_{d}") for d in _SIDES)
 
 
 def every(kernels: Kernels) -> tuple[Variant, ...]:
