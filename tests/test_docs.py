@@ -117,12 +117,21 @@ def test_the_benchmark_page_is_made_from_its_data(monkeypatch: pytest.MonkeyPatc
     assert (folder / "anchors.svg").read_text("utf-8") == measure.chart(measure.anchored(data))
 
 
-def test_the_page_of_kernelbench_is_made_from_its_data(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["kernelbench", "kernelbench_level2"])
+def test_the_page_of_kernelbench_is_made_from_its_data(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = REPO / "docs" / "benchmarks"
     monkeypatch.syspath_prepend(folder)
-    data = json.loads((folder / "kernelbench.json").read_text("utf-8"))
+    data = json.loads((folder / f"{name}.json").read_text("utf-8"))
     page = importlib.import_module("kernelbench").page(data)
-    assert page == (folder / "kernelbench.md").read_text("utf-8"), "python docs/benchmarks/kernelbench.py"
+    assert page == (folder / f"{name}.md").read_text("utf-8"), "python docs/benchmarks/kernelbench.py"
+
+
+def test_the_page_of_convolutions_says_what_their_first_schedules_are_today(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = REPO / "docs" / "benchmarks"
+    monkeypatch.syspath_prepend(folder)
+    data = json.loads((folder / "convolutions.json").read_text("utf-8"))
+    page = importlib.import_module("convolutions").page(data)
+    assert page == (folder / "convolutions.md").read_text("utf-8"), "python docs/benchmarks/convolutions.py --table"
 
 
 def test_the_list_of_operations_is_whole() -> None:

@@ -324,7 +324,7 @@ def packed_weight(weight: torch.Tensor, block: int) -> torch.Tensor:
 # Each entry: maximum output channels, input channels and bytes of an element (None: no
 # limit), kernel, launch options.
 SCHEDULES = (
-    (None, 15, 2, torch.nn.functional.conv1d, {}),
+    (None, 16, 2, torch.nn.functional.conv1d, {}),
     (None, 7, None, torch.nn.functional.conv1d, {}),
     (
         64,

@@ -349,24 +349,8 @@ def memory_format_of(x: torch.Tensor) -> torch.memory_format:
 # Each entry: maximum output channels, input channels and bytes of an element (None: no
 # limit), kernel, launch options.
 SCHEDULES = (
-    (None, 15, 2, torch.nn.functional.conv2d, {}),
+    (None, 16, 2, torch.nn.functional.conv2d, {}),
     (None, 7, None, torch.nn.functional.conv2d, {}),
-    (
-        64,
-        16,
-        2,
-        conv2d_bias_relu_boxes_kernel,
-        {
-            "BLOCK_H": 4,
-            "BLOCK_K": 16,
-            "BLOCK_M": 256,
-            "BLOCK_N": 64,
-            "BLOCK_W": 64,
-            "GROUP_M": 1,
-            "num_stages": 4,
-            "num_warps": 8,
-        },
-    ),
     (
         64,
         16,

@@ -370,7 +370,7 @@ def memory_format_of(x: torch.Tensor) -> torch.memory_format:
 # Each entry: maximum output channels, input channels and bytes of an element (None: no
 # limit), kernel, launch options.
 SCHEDULES = (
-    (None, 15, 2, torch.nn.functional.conv3d, {}),
+    (None, 16, 2, torch.nn.functional.conv3d, {}),
     (None, 7, None, torch.nn.functional.conv3d, {}),
     (
         64,

@@ -580,7 +580,7 @@ Y_SCHEDULES = (
 # Each entry: maximum output channels, input channels and bytes of an element (None: no
 # limit), kernel, launch options.
 OUT_SCHEDULES = (
-    (None, 15, 2, torch.nn.functional.conv2d, {}),
+    (None, 16, 2, torch.nn.functional.conv2d, {}),
     (None, 7, None, torch.nn.functional.conv2d, {}),
     (
         None,
