@@ -8,17 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rounds_fakes import CASES, COMPILER, START, FakeEvaluator, make_plan, run, source, table_of, write_kernel
 
 from kernelgen import generation, journal, log
 from kernelgen.analysis import Work
 from kernelgen.devices.facts import H200
-from kernelgen.diagnose import Seen
+from kernelgen.diagnose import Advice, Seen
 from kernelgen.errors import HandEditedError, StaleError
 from kernelgen.evaluate import Candidate
 from kernelgen.journal import LockedError
 from kernelgen.optimization import Interrupted, RoundResult, RunResult, Silent
-from kernelgen.optimization.decide import all_reached, decide, overall, show, targets
+from kernelgen.optimization.decide import MARGIN, all_reached, decide, overall, show, targets
+from kernelgen.optimization.rounds import Choice, most_promising, promise
 from kernelgen.outcomes import (
     AccuracyResult,
     CaseTiming,
@@ -32,6 +35,7 @@ from kernelgen.outcomes import (
 from kernelgen.plan import Plan, Schedule, TableRow
 from kernelgen.search.explore import BATCH
 from kernelgen.spec.model import STRATEGIES, Case, Target
+from kernelgen.strategies import Proposal
 
 Twist = Callable[[str, Candidate, Evaluation], Evaluation]
 
@@ -550,3 +554,31 @@ def test_figures_of_cases_that_a_round_leaves_alone_are_taken_over(tmp_path: Pat
         timings = evaluation_from_json(data["figures"]).timings
         assert [t.case for t in timings] == [label for label in labels for _ in ("eager", "compile")]
         assert {t.against for t in timings} == {"eager", "compile"}
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.floats(0.9, 1.5), st.booleans()), max_size=8), max_size=6),
+)
+def test_a_strategy_is_chosen_as_if_all_of_its_kernels_were_printed(drawn: list[list[tuple[float, bool]]]) -> None:
+    """The first of those whose fresh proposals promise the most, with no more printed than could be chosen."""
+    strategies = [
+        [Proposal((), number, "what", f"{is_fresh}", gain) for number, (gain, is_fresh) in enumerate(one)]
+        for one in drawn
+    ]
+    made = [
+        (Advice(str(i), max((p.predicted_gain for p in one), default=1.0), ""), tuple(one))
+        for i, one in enumerate(strategies)
+    ]
+    printed: list[str] = []
+
+    def fresh(choice: Choice) -> Choice:
+        printed.append(choice[0].strategy)
+        left = tuple(p for p in choice[1] if p.reason == "True")
+        return replace(choice[0], gain=max((p.predicted_gain for p in left), default=1.0)), left
+
+    whole = [choice for choice in map(fresh, made) if choice[0].gain > 1 + MARGIN]
+    printed.clear()
+    assert most_promising(made, fresh) == max(whole, key=promise, default=None)
+    assert len(printed) == len(set(printed))
+    if len(whole) == len(made) > 0 and all(p.reason == "True" for one in strategies for p in one):
+        assert len(printed) == sum(promise(c) == max(map(promise, made)) for c in made)

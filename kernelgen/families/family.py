@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 from kernelgen.families.forms import Form
@@ -147,7 +148,11 @@ class Family:
 
     def of(self, variant: str) -> Variant:
         """The variant of a name; KeyError where there is none."""
-        return {known.name: known for known in self.every}[variant]
+        return self._by_name[variant]
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Variant]:
+        return {known.name: known for known in self.every}
 
     def legal(self, schedule: Schedule, columns: int, itemsize: int) -> str | None:
         return self.of(schedule.variant).legal(schedule, columns, itemsize)

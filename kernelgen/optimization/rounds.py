@@ -7,6 +7,7 @@ where it is missing; after it, everything that follows can be done again from th
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -160,28 +161,49 @@ def _choose(bench: Bench, state: State, diagnosis: Diagnosis, number: int) -> Ch
         return Advice(**recorded["advice"]), tuple(proposal for proposal, _ in pairs)
     if bench.options.adopted:
         return Advice(adopt.NAME, 1.0, ADOPTED_WHY), adopt.propose(tuning.context_of(bench, state, diagnosis))
-    found: list[Choice] = []
+    promised: list[Choice] = []
     for advice in diagnosis.ranked:
         if advice.strategy not in strategies() or authored.is_authored(advice.strategy):
             continue
-        if advice.strategy in state.tried:
-            continue
-        proposals = strategies()[advice.strategy].propose(tuning.context_of(bench, state, diagnosis))
-        fresh = tuple(p for p, _ in search.distinct(state, bench.compiler, proposals, {state.hash}))
-        if fresh:
-            best = max(p.predicted_gain for p in fresh)
-            found.append((replace(advice, gain=best), fresh))
-    promising = [choice for choice in found if choice[0].gain > 1 + MARGIN]
-    best_found = max(promising, key=_promise, default=None)
+        if advice.strategy not in state.tried:
+            proposals = strategies()[advice.strategy].propose(tuning.context_of(bench, state, diagnosis))
+            promised.append(_of(advice, proposals))
+    best_found = most_promising(promised, lambda made: _fresh(bench, state, made))
     asked = authored.advice(bench, state, diagnosis)
-    if asked is not None and (best_found is None or asked.gain - 1 > _promise(best_found)):
+    if asked is not None and (best_found is None or asked.gain - 1 > promise(best_found)):
         written = authored.first(bench, tuning.context_of(bench, state, diagnosis), number)
         if written is not None:
             return asked, written
     return best_found
 
 
-def _promise(choice: Choice) -> float:
+def _of(advice: Advice, proposals: tuple[Proposal, ...]) -> Choice:
+    return replace(advice, gain=max((p.predicted_gain for p in proposals), default=1.0)), proposals
+
+
+def _fresh(bench: Bench, state: State, choice: Choice) -> Choice:
+    """Without the proposals that print a kernel which is known."""
+    advice, proposals = choice
+    return _of(advice, tuple(p for p, _ in search.distinct(state, bench.compiler, proposals, {state.hash})))
+
+
+def most_promising(promised: list[Choice], fresh: Callable[[Choice], Choice]) -> Choice | None:
+    """The choice whose fresh proposals promise the most, the first of equals; None where none promises MARGIN. Printing
+    the kernels of a strategy takes half a second, so that of those which cannot promise more none is printed."""
+    best: tuple[int, Choice] | None = None
+    order = sorted(range(len(promised)), key=lambda i: -promise(promised[i]))
+    for place in order:
+        if best is not None and promise(promised[place]) < promise(best[1]):
+            break
+        made = fresh(promised[place])
+        if made[0].gain <= 1 + MARGIN:
+            continue
+        if best is None or (-promise(made), place) < (-promise(best[1]), best[0]):
+            best = place, made
+    return best[1] if best else None
+
+
+def promise(choice: Choice) -> float:
     """The predicted gain, less where there are few candidates: one throw hits less often than sixteen."""
     advice, proposals = choice
     return (advice.gain - 1) * len(proposals) / (len(proposals) + FEW)
