@@ -344,6 +344,8 @@ TIMED: dict[str, tuple[Any, ...]] = {
     "a width that few boxes of 64 fill": ("relu", "B C H W", {"W": 66}, "float32", "boxes", {"BLOCK_W": 16, "BLOCK_H": 16}),
     "a narrow image": ("relu", "B C H W", {"W": 7}, "float32", "boxes", {"BLOCK_W": 8}),
     "a bias alone": ("bias", "B C H W", {}, "float16", "boxes", {}),
+    "a line": ("line", "B C W", {"W": 65536}, "float32", "boxes", {"BLOCK_W": 256, "BLOCK_H": 1}),
+    "a short line": ("line", "B C W", {"W": 60}, "float32", "boxes", {"BLOCK_W": 64}),
     "nothing after it": ("alone", "B C H W", {}, "float16", "library", {"channels_last": False}),
     "nothing after it in float32": ("alone", "B C H W", {}, "float32", "boxes", {}),
 }  # fmt: skip
@@ -354,18 +356,20 @@ def test_a_first_schedule_is_what_its_sizes_ask_for(name: str) -> None:
     after, shape, sizes, dtype, variant, wanted = TIMED[name]
     call = {
         "relu": "torch.relu(F.conv2d(x, w, b, padding=1))", "bias": "F.conv2d(x, w, b, padding=1)",
-        "alone": "F.conv2d(x, w, padding=1)",
+        "alone": "F.conv2d(x, w, padding=1)", "line": "torch.relu(F.conv1d(x, w, b, padding=1))",
     }[after]  # fmt: skip
-    inputs = {**IMAGE, "x": shape, "w": f"J {shape.split()[1]} 3 3"}
+    _, channels, *space = shape.split()
+    inputs = {**IMAGE, "x": shape, "w": f"J {channels}{' 3' * len(space)}"}
     if after == "alone":
         del inputs["b"]
     timed = {"B": 64, "C": 64, "H": 126, "W": 126, "J": 64} | sizes
     case = Case(tuple(timed.items()), (("T", dtype),))
-    plan = plan_of(replace(of(f"return {call}", inputs, "B J H W").spec(), performance=(case,)))
+    plan = plan_of(replace(of(f"return {call}", inputs, f"B J {' '.join(space)}").spec(), performance=(case,)))
     assert isinstance(plan, KernelPlan)
     found = plan.table[families.row_of(plan, case)].schedule
     assert found.variant == variant
     assert dict(found.values) | wanted == dict(found.values)
+    assert [families.unknown(row.schedule) for row in plan.table] == [None] * len(plan.table)
 
 
 def test_torchs_call_leaves_its_bias_to_what_follows() -> None:

@@ -84,7 +84,7 @@ def space(variant: str) -> tuple[Parameter, ...]:
         "BLOCK_K": ((16, 32, 64, 128), "of what is summed, at once"),
     }
     if variant == BOXES:
-        sides = (1, 2, 4, 8, 16, 32, 64)
+        sides = (1, 2, 4, 8, 16, 32, 64, 128, 256)
         blocks |= {f"BLOCK_{d}": (sides, f"pixels of a box along its {what}") for d, what in _SIDES.items()}
     found = [Parameter(n, choices, "block_size", "constexpr", what) for n, (choices, what) in blocks.items()]
     found.append(Parameter("num_warps", (4, 8), "warp_stage", "launch", "warps per program"))
