@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,11 +13,12 @@ import torch
 from references import DEVICE, Sample, load, plan_of, sample, schedules
 from test_matmul import check, inputs_of, laid_out
 
-from kernelgen import families, render
+from kernelgen import families, frontend, render
 from kernelgen.errors import SpecError
+from kernelgen.frontend.graph import Graph
 from kernelgen.judge.interpreter import as_on_a_gpu
 from kernelgen.plan import KernelPlan, Plan, Schedule, TableRow
-from kernelgen.spec.model import Case
+from kernelgen.spec.model import Case, OperatorSpec
 
 IMAGE = {"x": "B C H W", "w": "J C 3 3", "b": "J"}
 SMALL = {"B": 2, "C": 8, "H": 5, "W": 7, "J": 6}
@@ -351,9 +353,9 @@ TIMED: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", TIMED)
-def test_a_first_schedule_is_what_its_sizes_ask_for(name: str) -> None:
-    after, shape, sizes, dtype, variant, wanted = TIMED[name]
+@functools.cache
+def _timed(after: str, shape: str) -> tuple[OperatorSpec, Graph]:
+    """A convolution of such an input and what follows it, traced once for all sizes."""
     call = {
         "relu": "torch.relu(F.conv2d(x, w, b, padding=1))", "bias": "F.conv2d(x, w, b, padding=1)",
         "alone": "F.conv2d(x, w, padding=1)", "line": "torch.relu(F.conv1d(x, w, b, padding=1))",
@@ -362,9 +364,17 @@ def test_a_first_schedule_is_what_its_sizes_ask_for(name: str) -> None:
     inputs = {**IMAGE, "x": shape, "w": f"J {channels}{' 3' * len(space)}"}
     if after == "alone":
         del inputs["b"]
+    spec = of(f"return {call}", inputs, f"B J {' '.join(space)}").spec()
+    return spec, frontend.trace(spec)[0]
+
+
+@pytest.mark.parametrize("name", TIMED)
+def test_a_first_schedule_is_what_its_sizes_ask_for(name: str) -> None:
+    after, shape, sizes, dtype, variant, wanted = TIMED[name]
     timed = {"B": 64, "C": 64, "H": 126, "W": 126, "J": 64} | sizes
     case = Case(tuple(timed.items()), (("T", dtype),))
-    plan = plan_of(replace(of(f"return {call}", inputs, f"B J {' '.join(space)}").spec(), performance=(case,)))
+    spec, graph = _timed(after, shape)
+    plan = families.lower(replace(spec, performance=(case,)), graph)
     assert isinstance(plan, KernelPlan)
     found = plan.table[families.row_of(plan, case)].schedule
     assert found.variant == variant
