@@ -75,6 +75,10 @@ def _unchanged(body: Body, table: Table) -> Table:
     return table
 
 
+def _unchanged_by_planes(body: Body, table: Table, longest: int, planes: Sequence[int]) -> Table:
+    return table
+
+
 def _unchanged_by_reads(body: Body, table: Table, lengths: Mapping[str, frozenset[int]]) -> Table:
     return table
 
@@ -108,6 +112,9 @@ class Family:
     """Values and layout; None: those of the common lowering."""
     of_reads: Callable[[Body, Table, Mapping[str, frozenset[int]]], Table] = _unchanged_by_reads
     """The first table, once it is known how long the last dimension of every input is where it is timed."""
+    of_planes: Callable[[Body, Table, int, Sequence[int]], Table] = _unchanged_by_planes
+    """The first table, once it is known how long rows are at most where it is timed, and how long the innermost part of
+    each: where some tensor does not hold columns together."""
     of_float32: Callable[[Body, Table], Table] = _unchanged
     """The first table, where a result may be stored as float32."""
     of_nothing: bool = False
