@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import reduce
 
+from kernelgen.families.family import Table
 from kernelgen.families.forms import COOPERATIVE, LOOPED
 from kernelgen.families.kernel import LOADS, STORES, Body
 from kernelgen.families.looped import looped, passes, stored_late, walked_values
@@ -28,7 +29,7 @@ from kernelgen.families.padding import neutral
 from kernelgen.families.specialize import SPECIALIZE
 from kernelgen.families.values import Use
 from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS
-from kernelgen.plan import Parameter, Schedule
+from kernelgen.plan import Parameter, Schedule, table_row
 from kernelgen.spec.model import OperatorSpec
 from kernelgen.tile import carries, grid, ir
 from kernelgen.tile.carries import PARTS
@@ -42,6 +43,8 @@ SPLITS = "max(next_power_of_2(num_parts), 32)"
 """Words that a program reads, one a lane at least: lanes that read the same one need not see it at the same time."""
 _REGISTERS = (64, 80, 96, 128)
 """Of a thread. The launch asks for so many at most, which is how many programs run at once for sure."""
+AT_ONCE = 1024
+"""Elements that 128 threads load at once, 16 bytes of half precision each."""
 LONGEST_ALONE = 2**15
 """Rows of so many elements are held by one program."""
 _ALONE = Schedule.make(
@@ -94,11 +97,33 @@ def _small() -> Schedule:
     return default().replace(BLOCK_SIZE_N=4096, num_warps=2, maxnreg=96)
 
 
+def most_row_bytes(schedule: Schedule, longest: int) -> int:
+    """The bytes of the longest row whose programs run at once, where rows of up to `longest` elements are timed: of
+    float32 if that is more than half as long, else of half precision, of which as many bytes are twice the programs."""
+    held = schedule.int("BLOCK_SIZE_N") * (MOST_REGISTERS // _registers(schedule))
+    return held * (4 if held < 2 * longest <= 2 * held else 2)
+
+
+def of_planes(table: Table, longest: int, planes: Sequence[int]) -> Table:
+    """A table of rows that consist of planes, each with values of its own. Where the elements that a program loads at
+    once are of several planes, each four of them look these up at places of their own, for which a thread that holds
+    half as many elements has the registers (group_norm of 100 by 100 in float32, compiled for sm_90: 616 bytes of
+    spills, with half as many none; of 96 by 96, 9 * 1024, 72)."""
+    if all(plane % AT_ONCE == 0 for plane in planes):
+        return table
+    half = default().replace(BLOCK_SIZE_N=4096, maxnreg=128)
+    held = table_row(half, row_bytes=most_row_bytes(half, longest))
+    return tuple(held if row.schedule.variant == COOPERATIVE.name else row for row in table)
+
+
 def _is_held(schedule: Schedule, columns: int) -> bool:
     """Whether all programs of a row run at once, with as many of another."""
-    parts = -(-columns // schedule.int("BLOCK_SIZE_N"))
-    registers = 32 * schedule.int("num_warps") * schedule.int("maxnreg")
-    return parts << (registers - 1).bit_length() <= MOST_REGISTERS
+    return -(-columns // schedule.int("BLOCK_SIZE_N")) * _registers(schedule) <= MOST_REGISTERS
+
+
+def _registers(schedule: Schedule) -> int:
+    """Of a program, rounded to a power of two."""
+    return 1 << (32 * schedule.int("num_warps") * schedule.int("maxnreg") - 1).bit_length()
 
 
 SPACE = (

@@ -76,6 +76,10 @@ def _unchanged(body: Body, table: Table) -> Table:
     return table
 
 
+def _unchanged_by_planes(body: Body, table: Table, longest: int, planes: Sequence[int]) -> Table:
+    return table
+
+
 def _unchanged_by_reads(body: Body, table: Table, lengths: Mapping[str, frozenset[int]]) -> Table:
     return table
 
@@ -111,6 +115,9 @@ class Family:
     """The first table, once it is known how long the last dimension of every input is where it is timed."""
     of_cases: Callable[[OperatorSpec, Body, Table], Table] = lambda spec, body, table: table
     """The first table, for the sizes of the spec's performance cases."""
+    of_planes: Callable[[Body, Table, int, Sequence[int]], Table] = _unchanged_by_planes
+    """The first table, once it is known how long rows are at most where it is timed, and how long the innermost part of
+    each: where some tensor does not hold columns together."""
     of_float32: Callable[[Body, Table], Table] = _unchanged
     """The first table, where a result may be stored as float32."""
     of_nothing: bool = False

@@ -20,7 +20,7 @@ from kernelgen.families.family import LIBRARY
 from kernelgen.families.kernel import Body, body_of, make_body
 from kernelgen.families.lowering import lower_values
 from kernelgen.families.matmul import NAME as MATMUL
-from kernelgen.families.registry import FAMILIES, GENERAL, columns, family_of, named_sizes, products, rows
+from kernelgen.families.registry import FAMILIES, GENERAL, columns, elements, family_of, named_sizes, products, rows
 from kernelgen.families.rounding import clamped_first, clamps
 from kernelgen.families.sliced import with_parts_of_weights
 from kernelgen.families.stages import Stage, in_memory_order, last_first, stages, without_ones
@@ -192,6 +192,9 @@ def _one_kernel(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -
     shapes = [(rows(plan, case), columns(plan, case)) for case in spec.performance]
     table = family.of_reads(bodies[0], family.first_table(bodies[0], shapes), _last_sizes(spec))
     table = family.of_cases(spec, bodies[0], table)
+    if bodies[0].layout.parts and shapes:
+        planes = [elements(bodies[0], case, bodies[0].layout.parts[-1].axes) for case in spec.performance]
+        table = family.of_planes(bodies[0], table, max(columns for _, columns in shapes), planes)
     kinds = {kind for t in spec.outputs for kind in dict(spec.dtypes).get(t.dtype, (t.dtype,))}
     if "float32" in kinds:
         table = family.of_float32(bodies[0], table)

@@ -30,11 +30,12 @@ from kernelgen.families.kernel import LOADS, STORES, Body, at_levels, output_val
 from kernelgen.families.keys import FEW_ROWS
 from kernelgen.families.looped import looped
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
+from kernelgen.families.padding import ancestors
 from kernelgen.families.specialize import SPECIALIZE
-from kernelgen.families.split import split_kernels
+from kernelgen.families.split import rows_between, split_kernels
 from kernelgen.families.split_schedules import can_split, few_lanes, few_long_rows, fitted
 from kernelgen.families.values import axes_of
-from kernelgen.frontend.graph import Graph
+from kernelgen.frontend.graph import REDUCTIONS, Graph
 from kernelgen.frontend.indices import Expr
 from kernelgen.frontend.operations import OPERATIONS
 from kernelgen.plan import Chip, Parameter, Scalar, Schedule, TableRow, table_row
@@ -125,6 +126,7 @@ def _divided(body: Body, few: tuple[int, int]) -> Schedule:
     """Rows divided among programs. What holds several dimensions is taken apart by constants (H200, batch_norm of 64
     channels in float32: 3.25 ms, by sizes that are not compiled in 3.46)."""
     found = fitted(SPLIT, *few, reads=_reads(body)).replace(specialize=len(body.layout.parts) > 1)
+    found = found.replace(NUM_STAGES=1) if _looks_up(body) else found
     return found.replace(loads="evict_first") if _walks_once(body) else found.replace(stores="streaming")
 
 
@@ -138,6 +140,16 @@ def _whole(body: Body) -> Schedule:
 def _reads(body: Body) -> int:
     """How many tensors are walked."""
     return sum(_along_row(body, a.load) for a in body.layout.accesses)
+
+
+def _looks_up(body: Body) -> bool:
+    """Whether what is reduced takes values that planes of a row have in common, which every element looks up at a place
+    of its own: loaded ahead they would pass through shared memory, each in a copy of 4 bytes (the mean of what a
+    group_norm comes to, compiled for sm_90: 32 of 34 copies, for 8 elements a thread)."""
+    values, parts = body.lowered.values, body.layout.parts
+    walked = {j for i, v in enumerate(values) if v.op in REDUCTIONS for j in ancestors(body.lowered, i)}
+    loads = (a.load for a in body.layout.accesses if a.load in walked and _along_row(body, a.load))
+    return bool(parts) and any(values[load].axes.isdisjoint(parts[-1].axes) for load in loads)
 
 
 def _along_row(body: Body, value: int) -> bool:
@@ -267,8 +279,16 @@ def _long_rows(body: Body, shapes: Sequence[tuple[int, int]]) -> list[TableRow]:
     if not body.layout.rows:  # what is reduced as a whole is one row, long or not
         shapes = [(1, max(columns, 1 << 20)) for _, columns in shapes] or [(1, 1 << 20)]
     longest = max((columns for _, columns in shapes), default=0)
-    if cooperative.applies(body) and (held := cooperative.fitted(longest)):
-        return [table_row(held)]
+    # the places of elements that lie apart in memory, as those of a channel in a batch do, cost more registers than
+    # programs that wait may have (batch_norm of 126 by 126 in float32, compiled for sm_90: 1864 bytes of spills)
+    if cooperative.applies(body) and not rows_between(body) and (held := cooperative.fitted(longest)):
+        limit = cooperative.most_row_bytes(held, longest)
+        return [table_row(held, row_bytes=limit), *_walked_rows(body, shapes, longest)]
+    return _walked_rows(body, shapes, longest)
+
+
+def _walked_rows(body: Body, shapes: Sequence[tuple[int, int]], longest: int) -> list[TableRow]:
+    """The same, of rows that are read again for every walk."""
     long = [shape for shape in shapes if few_long_rows([shape])]
     few = few_long_rows(long) if SPLIT.name in variants(body) else None
     # in bytes of the widest dtype, so that a row of float32 with no more elements is not divided either
@@ -431,4 +451,9 @@ def _variants() -> tuple[Variant, ...]:
 _VARIANTS = {variant.name: variant for variant in _variants()}
 MEANINGS = {name: variant.meaning for name, variant in _VARIANTS.items()}
 
-FAMILY = Family(NAME, takes, tuple(_VARIANTS.values()), variants, first_table, starts)
+
+def _of_planes(body: Body, table: Table, longest: int, planes: Sequence[int]) -> Table:
+    return cooperative.of_planes(table, longest, planes)
+
+
+FAMILY = Family(NAME, takes, tuple(_VARIANTS.values()), variants, first_table, starts, of_planes=_of_planes)

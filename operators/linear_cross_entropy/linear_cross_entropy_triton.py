@@ -8,6 +8,7 @@ all run in sequence.
 An out-of-range class index, for which torch raises, gives a wrong loss here unless it
 is ignore_index.
 Products are accumulated in float32, block by block along K, in a fixed order.
+Where the schedule table selects torch's call, torch decides the order of the sums.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 """

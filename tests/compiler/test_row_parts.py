@@ -24,6 +24,9 @@ from test_matmul import (
 from kernelgen.families.kernel import body_of
 from kernelgen.families.matmul.lowering import ProductBody
 from kernelgen.judge.interpreter import as_on_a_gpu
+from kernelgen.plan import KernelPlan
+from kernelgen.schedule import problem
+from kernelgen.schedule.problem import Problem
 
 __all__ = ["launched"]  # a fixture
 ROW = {"out": "M"}
@@ -82,6 +85,35 @@ def test_two_kernels_and_what_no_tile_can_begin_is_cut(launched: list[str]) -> N
             break
     variance = product("return torch.var(a @ b, dim=-1)", TWO, ROW)
     assert [k.family for k in plan_of(variance.spec()).kernels] == ["matmul", "reduction"]
+
+
+@pytest.mark.parametrize("name", ["logsumexp", "cross entropy", "a number of columns", "in every batch"])
+def test_float32_is_multiplied_by_torch_before_its_rows_are_reduced(name: str) -> None:
+    """There are no matrix units for it as torch comes; half precision keeps the kernel that never writes the product."""
+    plan = one_kernel(FORMS[name])
+    for rows in (1, 100, 1024, 65536):
+        assert _first(plan, rows, itemsize=2) in ("boxes", "tiles")
+        assert _first(plan, rows, itemsize=4) == "library"
+
+
+def test_float32_is_multiplied_by_torch_where_tiles_hold_rows_too() -> None:
+    plan = one_kernel(of_sizes("return (x @ w.t()).amax(-1)", {"x": "M K", "w": "64 K"}, "M", M=5, K=24))
+    assert [_first(plan, rows, itemsize=4) for rows in (1, 65536)] == ["library"] * 2
+    assert _first(plan, 65536, itemsize=2) == "boxes"
+
+
+def _first(plan: KernelPlan, rows: int, itemsize: int) -> str:
+    """What the first table names for 8192 columns and sums of 8192."""
+    asked = Problem((("M", rows), ("N", 8192), ("K", 8192), ("itemsize", itemsize)))
+    return plan.table[problem.row_of(plan.table, asked)].schedule.variant
+
+
+@INTERPRETED
+def test_torchs_product_is_reduced_by_two_kernels(launched: list[str]) -> None:
+    found = FORMS["logsumexp"]
+    [op] = [op for schedule, op in tables(one_kernel(found)) if schedule.variant == "library"]
+    check(found, op, inputs_of(found, {"M": 9, "K": 3, "N": 2500}, "float32"))
+    assert launched == ["op_after_kernel", "op_join_kernel"]
 
 
 def test_nan_and_infinity_are_where_torch_has_them() -> None:

@@ -416,7 +416,8 @@ def joined(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str)
 
 
 def after(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str) -> ir.Kernel:
-    """What follows what torch's function computed, of each product; where it reduces rows, of some whole rows."""
+    """What follows what torch's function computed, of each product; where it reduces rows, of some whole rows, or of
+    parts of rows, which the next kernel joins."""
     writer = Writer(spec, body, tiled_by_blocks(body))
     m, n = writer.tiled.result
     lets = []
@@ -427,7 +428,12 @@ def after(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str) 
         lets.append(ir.Let((computed.text,), ir.Cast(loaded, "float32")))
         writer.finished(computed, value)
     tile = (str(max(1, _SUMS // body.width)), str(body.width)) if reduces(body) else _JOIN
-    return _of_sums(writer, schedule, name, tuple(lets), tile)
+    if not body.in_parts:
+        return _of_sums(writer, schedule, name, tuple(lets), tile)
+    made = _of_sums(writer, schedule, name, tuple(lets), _PARTS)
+    columns = ("tiles_n", f"cdiv(N, {_PARTS[1]})")
+    arguments = (*made.arguments, *row_parts.passed(writer))
+    return replace(made, arguments=arguments, scratch=row_parts.scratch(writer), counts=(columns,))
 
 
 def _of_sums(
@@ -440,7 +446,8 @@ def _of_sums(
     own, tile = own_tile(body, _TILES, ir.Program(0))
     inside = trimmed((
         *_tiles_counted(body), *own, _grouped(tile), *writer.numbers(body.extent("m"), m, "tile_m"),
-        *writer.numbers(body.extent("n"), n, "tile_n"), *summed, *writer.stores(),
+        *writer.numbers(body.extent("n"), n, "tile_n"), *summed,
+        *(row_parts.left(writer) if body.in_parts else writer.stores()),
     ))  # fmt: skip
     rows, columns = tile_of
     constexprs = (("BLOCK_M", rows), ("BLOCK_N", columns), ("GROUP_M", "1"), *more)
@@ -451,5 +458,7 @@ def _of_sums(
 
 _JOIN = ("4", "256")
 """The tile of the kernel that adds parts: a few rows, for there are few."""
+_PARTS = ("4", "1024")
+"""The tile of the kernel that reduces parts of rows: a warp for each of 4 rows, with 32 elements a thread."""
 _SUMS = 4096
 """Elements of a tile of whole rows: 32 for each of 128 threads."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from kernelgen.families.matmul import row_parts
 from kernelgen.families.matmul.kernels import after, left_by
 from kernelgen.families.matmul.lowering import UNSCALED, ProductBody
 from kernelgen.families.matmul.writer import Writer, extents_of, tiled_by_blocks
@@ -25,7 +26,8 @@ def by_library(
     if not body.is_library:
         following = after(spec, body, schedule, name.replace("_kernel", "_after_kernel"))
         left = (left_by(writer, dot) for dot in body.dots)
-        return *map(ir.LibraryCall, [body.library] * len(calls), calls, left), following
+        last = (row_parts.joined(spec, body, schedule, f"{spec.name}_join_kernel"),) if body.in_parts else ()
+        return *map(ir.LibraryCall, [body.library] * len(calls), calls, left), following, *last
     return (ir.LibraryCall(body.library, calls[0], out=writer.shaped(body.layout.stores[0][1])),)
 
 
@@ -62,7 +64,7 @@ def library(spec: OperatorSpec, body: ProductBody) -> Library | None:
         return None
     by_load = {a.load: a for a in body.layout.accesses}
     factors = {*body.firsts, *body.seconds}
-    if not factors <= by_load.keys() or not body.extent("m").runs or body.in_parts:
+    if not factors <= by_load.keys() or not body.extent("m").runs:
         return None
     batch = ["batch"] * len(body.extent("batch").runs)
     single = all(len(e.runs) == 1 for e in body.layout.extents if e.runs and e.name != "batch")

@@ -1,7 +1,7 @@
 """Rows of a product that no tile holds: every tile reduces its own columns, a second kernel joins what they came to.
 
 What is left of a row are numbers: sums, extremes and their places, the sum of exponentials of a softmax. The product
-itself is never in memory.
+itself is never in memory, unless torch multiplies: then the tiles are of what torch left.
 """
 
 from __future__ import annotations

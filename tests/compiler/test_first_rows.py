@@ -1,0 +1,100 @@
+"""Which variant the first table names for long rows, and for parts of a chain from the sizes of the whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kernelgen import families
+from kernelgen.generation import lowered
+from kernelgen.plan import KernelPlan, Schedule
+from kernelgen.spec import parse_spec
+
+CHAIN = """
+name: op
+summary: A norm of what a convolution comes to.
+inputs:
+  - {{name: x, shape: [B, C, H, W], dtype: T}}
+  - {{name: weight, shape: [{channels}, C, 3, 3], dtype: T, role: parameter}}
+  - {{name: scale, shape: [{channels}], dtype: T, role: parameter}}
+outputs:
+  - {{name: out, shape: {out}, dtype: T}}
+dtypes: {{T: [float16, float32]}}
+constraints:
+  - x.shape[2] >= 3
+  - x.shape[3] >= 3
+reference: |
+  def op(x, weight, scale):
+      return {norm}
+accuracy: {{shapes: [{{B: 1, C: 1, H: 4, W: 4, N: 1}}]}}
+performance: {{shapes: [{{{timed}}}]}}
+"""
+CONVOLVED = "F.conv2d(x, weight)"
+BATCH_NORM = f"F.batch_norm({CONVOLVED}, None, None, scale, None, True)"
+GROUP_NORM = f"F.group_norm({CONVOLVED}, 8, scale)"
+PLANES = "[B, {channels}, H - 2, W - 2]"
+
+
+def chain(norm: str, timed: str, channels: str = "N", out: str = PLANES) -> KernelPlan:
+    """The last kernel, which reduces what a convolution came to."""
+    text = CHAIN.format(norm=norm, timed=timed, channels=channels, out=out.format(channels=channels))
+    last = lowered(parse_spec(text)).kernels[-1]
+    assert last.family == "reduction"
+    return last
+
+
+def first(plan: KernelPlan, dtype: str = "float32", **sizes: int) -> Schedule:
+    """What serves the case that is timed, with some sizes changed."""
+    case = next(c for c in plan.spec.performance if dict(c.dtypes)["T"] == dtype)
+    changed = tuple((name, sizes.get(name, size)) for name, size in case.sizes)
+    return plan.table[families.row_of(plan, replace(case, sizes=changed))].schedule
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("planes", [128, 130, 256])
+def test_channels_of_a_batch_are_divided_among_programs(planes: int, dtype: str) -> None:
+    """They lie apart in memory, whose places leave programs that wait no registers."""
+    found = first(chain(BATCH_NORM, f"B: 128, C: 8, H: {planes}, W: {planes}, N: 64"), dtype)
+    assert found.variant == "split"
+    assert 1024 <= 64 * found.int("SPLITS") <= 4096
+
+
+def test_many_channels_have_a_program_each() -> None:
+    assert first(chain(BATCH_NORM, "B: 32, C: 8, H: 66, W: 66, N: 512")).variant == "looped"
+
+
+def test_groups_are_held_by_as_many_programs_as_the_places_of_their_values_leave_registers_for() -> None:
+    """Blocks of 100 by 100 cross from one channel to the next anywhere, those of 64 by 64 at multiples of 4096."""
+    held = {}
+    for planes in (64, 96, 100):
+        found = chain(GROUP_NORM, f"B: 64, C: 8, H: {planes + 2}, W: {planes + 2}, N: 16", "8 * N")
+        held[planes] = first(found)
+        assert held[planes].variant == "cooperative"
+        threads = 32 * held[planes].int("num_warps")
+        assert held[planes].int("BLOCK_SIZE_N") // threads == (32 if planes == 100 else 64)
+        assert held[planes].int("maxnreg") == (128 if planes == 100 else 96)
+    assert held[64] == held[96]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_rows_that_no_programs_hold_together_are_divided_or_walked(dtype: str) -> None:
+    """A variant that would leave them to one program each does not serve them."""
+    found = chain(GROUP_NORM, "B: 64, C: 8, H: 66, W: 66, N: 16", "8 * N")
+    for longer in (1, 4, 16, 64, 1024):
+        columns = 64 * 64 * 16 * longer
+        served = first(found, dtype, N=16 * longer)
+        few = first(found, dtype, N=16 * longer, B=2)
+        if served.variant == "cooperative":
+            registers = 1 << (32 * served.int("num_warps") * served.int("maxnreg") - 1).bit_length()
+            assert -(-columns // served.int("BLOCK_SIZE_N")) * registers <= 128 * 65536 // 2
+        assert (served.variant, few.variant) in (("cooperative", "cooperative"), ("looped", "split"))
+    assert first(found, dtype, N=16 * 1024).variant == "looped"
+
+
+def test_numbers_of_planes_are_not_copied_ahead() -> None:
+    """One by one they would pass through shared memory; rows that hold nothing else are."""
+    mean = chain(f"{GROUP_NORM}.mean((1, 2, 3))", "B: 128, C: 8, H: 66, W: 66, N: 16", "8 * N", "[B]")
+    assert (first(mean).variant, first(mean)["NUM_STAGES"]) == ("split", 1)
+    channels = first(chain(BATCH_NORM, "B: 128, C: 8, H: 130, W: 130, N: 64"))
+    assert (channels.variant, channels["NUM_STAGES"]) == ("split", 3)
