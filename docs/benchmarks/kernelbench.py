@@ -110,14 +110,16 @@ def _differing(rows: list[dict[str, Any]]) -> list[str]:
     said = (
         f"By KernelBench's tolerance {len(found)} results differ from the original's: torch multiplies float32 in "
         "convolutions as TF32, and so do these kernels. Both are measured against float64, in terms of the tolerance; "
-        f"ours is called wrong where its largest error is over {AS_WRONG:g} times the original's and over the tolerance."
+        f"ours is called wrong where it is off by over {AS_WRONG:g} times what the original is off by, and by more than "
+        "the tolerance."
     )
-    lines = [
-        f"| {problem} | {one['max_difference']:.2g} | {_times(one, 'error')} | {_times(one, 'original_error')} | {state} |"
+    cells = [
+        (problem, f"{one['max_difference']:.2g}", _times(one, "error"), _times(one, "original_error"), state)
         for problem, state, one in found
     ]
-    head = ["| problem | differs by | ours is off by | the original is off by | ours is called |", "|---|---:|---:|---:|---|"]
-    return ["", *textwrap.wrap(said, 110, break_on_hyphens=False), "", *head, *lines]
+    head = ("problem", "differs by", "ours is off by", "the original is off by", "ours is called")
+    lines = [f"| {' | '.join(row)} |" for row in (head, *cells)]
+    return ["", *textwrap.wrap(said, 110, break_on_hyphens=False), "", lines[0], "|---|---:|---:|---:|---|", *lines[1:]]
 
 
 def _times(one: dict[str, Any], key: str) -> str:

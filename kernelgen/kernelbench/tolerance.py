@@ -1,9 +1,9 @@
 """Is `ModelNew` right by KernelBench's own rule? The same seeds, and torch.allclose within its tolerance.
 
-Where it is not, who is off? torch's own convolutions of float32 multiply as TF32, and two results that both miss the exact
-one by less than the tolerance may differ by more. Both are then measured against float64, in terms of the tolerance, and
-`as_precise` is true where ModelNew's largest error is at most AS_WRONG times the original's, or within the tolerance.
-`right` stays what KernelBench says.
+Where it is not, who is off? torch's own convolutions of float32 multiply as TF32, and two results that both miss the
+exact one by less than the tolerance may differ by more. Both are then measured against float64, in terms of the
+tolerance, and `as_precise` is true where ModelNew's largest error is at most AS_WRONG times the original's, or within
+the tolerance. `right` stays what KernelBench says.
 """
 
 from __future__ import annotations
