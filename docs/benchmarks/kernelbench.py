@@ -110,8 +110,8 @@ def _differing(rows: list[dict[str, Any]]) -> list[str]:
     said = (
         f"By KernelBench's tolerance {len(found)} results differ from the original's: torch multiplies float32 in "
         "convolutions as TF32, and so do these kernels. Both are measured against float64, in terms of the tolerance; "
-        f"ours is called wrong where it is off by over {AS_WRONG:g} times what the original is off by, and by more than "
-        "the tolerance."
+        f"ours is called wrong where it is off by over {AS_WRONG:g} times what the original is off by, and by more "
+        "than the tolerance."
     )
     cells = [
         (problem, f"{one['max_difference']:.2g}", _times(one, "error"), _times(one, "original_error"), state)

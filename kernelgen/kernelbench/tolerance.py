@@ -51,8 +51,9 @@ def compare(original: Path, exported: Path, dtype: str, device: str = "cuda") ->
         right = torch.allclose(wanted, got, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
         worst = max(worst, (wanted.float() - got.float()).abs().max().item()) if wanted.numel() else worst
         if not right:
-            found = {"right": False, "message": f"differs by {worst:.3g}", "max_difference": worst}
-            return found | _against_truth(models[0], inputs, wanted, got, TOLERANCE[dtype], found["message"])
+            differs = f"differs by {worst:.3g}"
+            found = {"right": False, "message": differs, "max_difference": worst}
+            return found | _against_truth(models[0], inputs, wanted, got, TOLERANCE[dtype], differs)
     return {"right": True, "max_difference": worst}
 
 
