@@ -12,7 +12,15 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernelgen import custom
-from kernelgen.families import independent_dims, kept_inputs, multiplied_dtype, products, stored_dtype, uniform_outputs
+from kernelgen.families import (
+    independent_dims,
+    kept_inputs,
+    limits,
+    multiplied_dtype,
+    products,
+    stored_dtype,
+    uniform_outputs,
+)
 from kernelgen.families.kernel import body_of
 from kernelgen.families.line import LINE, fit
 from kernelgen.frontend.masks import OPERATION
@@ -168,6 +176,7 @@ def _operator(plan: Plan) -> dict[str, Any]:
     return (
         judged
         | {"stored": stored_dtype(plan), "has_calls": bool(plan.calls), "multiplied": multiplied_dtype(plan)}
+        | {"limits": limits(plan)}
         | ({"as_tf32": True} if any(p.kept == "float32" for p in products(plan)) else {})
     )
 
@@ -224,6 +233,7 @@ def _judged(
         ],
         "exact": exact,
         "fixed": [(t.name, t.values[0]) for t in spec.inputs if t.role == OPTION and len(t.values) == 1],
+        "limits": (),
         "stored": "",
         "multiplied": "",
         "as_tf32": spec.precision == "tf32",

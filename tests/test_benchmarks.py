@@ -231,10 +231,17 @@ def test_the_page_of_kernelbench_says_what_is_fast_and_why_others_are_refused(mo
         {"problem": "1_a", **right, "optimized": optimized},
         {"problem": "2_b", "state": "refused", "seconds": 2.0, "reason": "unsupported: a loop", "performance": []},
     ]
+    differs = {"right": False, "max_difference": 0.00118, "error": 0.61, "original_error": 0.573, "as_precise": True}
+    problems[0]["kernelbench"] = {"float32": differs}
     evaluated = {"1_a": {"correct": False, "message": "differs"}}
     told = {"taken": "all of the level", "rounds": "", "notes": [], "level": 2, "evaluated": evaluated}
     text = page({**HEAD, **told, "problems": problems})
     assert "# KernelBench, level 2" in text
+    assert "| fast_p over eager | fast_0 0.00, fast_1 0.00, fast_1.5 0.00, fast_2 0.00 |" in text
+    assert "| 1_a | 0.0012 | 0.61 tolerances | 0.57 tolerances | right |" in text
+    del problems[0]["kernelbench"]
+    text = page({**HEAD, **told, "problems": problems})
+    assert "tolerances |" not in text
     assert "| fast_p over eager | fast_0 0.50, fast_1 0.00, fast_1.5 0.00, fast_2 0.00 |" in text
     assert "| fast_p over eager after rounds | fast_0 0.50, fast_1 0.50, fast_1.5 0.50, fast_2 0.50 |" in text
     assert "| 1 | unsupported: a loop |" in text

@@ -84,6 +84,40 @@ def test_the_default_schedules_load_16_bytes_a_thread_and_spill_nothing(
         assert facts.occupancy > 0, label
 
 
+BEYOND = """
+name: dilated
+summary: windows that reach beyond a row of sixteen
+inputs:
+  - {name: x, shape: [M, N], dtype: T}
+outputs:
+  - {name: out, shape: [M, N - 13], dtype: T}
+dtypes: {T: [float16]}
+constraints: ["x.shape[1] >= 14"]
+reference: |
+  def dilated(x):
+      return F.max_pool1d(x, 8, stride=1, padding=4, dilation=3)
+accuracy:
+  shapes: [{M: 3, N: 33}]
+performance:
+  shapes: [{M: 12288, N: 65536}]
+"""
+
+
+def test_no_infinity_beyond_a_row_is_a_constant_of_the_machine_code(tmp_path: Path) -> None:
+    """A maximum of {-inf, x} as two halves of a word, the first a constant, gave inf (ptxas 12.8 and 13.1, sm_90)."""
+    spec, path, cache = parse_spec(BEYOND, "dilated.yaml"), tmp_path / "dilated_triton.py", tmp_path / "cache"
+    path.write_text(render.triton_source(families.lower(spec, *frontend.trace(spec))), encoding="utf-8")
+    facts = asdict(devices.find("cpu", "sm_90").facts)
+    case = {"label": "", "inputs": [[(528, 16), "float16"]]}
+    with Worker("compile", {"TRITON_CACHE_DIR": str(cache)}, tmp_path) as worker:
+        worker.call("compile", {"path": str(path), "function": "dilated", "device": facts, "cases": [case]}, 300)
+    (ptx,) = cache.rglob("dilated_kernel.ptx")
+    text = ptx.read_text(encoding="utf-8")
+    assert "max.NaN.f16x2" in text  # elements are still compared in pairs
+    halves = [-1024, -1024 * 2**16 + 0xFC00]  # of one element, and of two
+    assert not [line for line in text.splitlines() if any(line.endswith(f" {half};") for half in halves)]
+
+
 def test_random_masks_leave_loads_and_stores_wide(compiler: Worker, tmp_path: Path) -> None:
     for label, facts in compiled(compiler, tmp_path, "dropout").items():
         assert (facts.load_bytes, facts.store_bytes, facts.spill_bytes) == (16, 16, 0), label

@@ -228,6 +228,8 @@ def timed(low: float, **more: Any) -> dict[str, Any]:
         (timed(1.1, accuracy={"failed": 1}), "wrong"),
         (timed(1.1, accuracy_at_its_shapes={"failed": 2}), "wrong"),
         (timed(1.1, kernelbench={"float32": {"right": True}, "float16": {"right": False}}), "wrong"),
+        (timed(1.1, kernelbench={"float32": {"right": False, "as_precise": False}}), "wrong"),
+        (timed(1.1, kernelbench={"float32": {"right": False, "as_precise": True}}), "right"),
         (timed(1.1, kernelbench={"float16": {"right": None}}), "right"),
         (timed(1.1, timed_out=True), "timed out"),
         (timed(1.1, timed_out=True, accuracy={"failed": 1}), "wrong"),
@@ -297,12 +299,30 @@ def test_the_tolerance_is_kernelbenchs(result: str, dtype: str, right: bool, tmp
     assert right or found["message"].startswith(("differs by ", "shape "))
 
 
-@pytest.mark.parametrize(("result", "right"), [("x", None), ("(x + 1000) - 1000 + 0.1", None), ("x + 1", False)])
-def test_an_original_that_is_itself_off_says_nothing(result: str, right: bool | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("theirs", "ours", "as_precise"),
+    [
+        ("(x + 1000) - 1000", "x", True),  # half an element of x is lost in float16
+        ("(x + 1000) - 1000", "(x + 1000) - 1000 + 0.1", True),
+        ("(x + 1000) - 1000", "x + 1", False),
+        ("x * 2 - (x.dtype == torch.float16) * 0.007", "x * 2 + 0.007", True),  # both are within the tolerance
+        ("x * 2 - (x.dtype == torch.float16) * 0.007", "x * 2 + 0.3", False),
+        ("x * 2", "x * 2 + 0.3", False),
+    ],
+)
+def test_where_the_two_differ_both_are_measured_against_float64(
+    theirs: str, ours: str, as_precise: bool, tmp_path: Path
+) -> None:
     original, exported = tmp_path / "original.py", tmp_path / "exported.py"
-    original.write_text(PROBLEM.format(result="(x + 1000) - 1000"))  # half an element of x is lost in float16
-    exported.write_text(PROBLEM.format(result=result).replace("Model(", "ModelNew("))
-    assert compare(original, exported, "float16", "cpu")["right"] is right
+    original.write_text(PROBLEM.format(result=theirs))
+    exported.write_text(PROBLEM.format(result=ours).replace("Model(", "ModelNew("))
+    found = compare(original, exported, "float16", "cpu")
+    assert found["right"] is False  # as KernelBench says
+    assert found["as_precise"] is as_precise, found["message"]
+    entry = timed(1.1, kernelbench={"float16": found})
+    assert kernelbench.state(entry) == ("right" if as_precise else "wrong")
+    assert kernelbench.fast([entry | {"state": kernelbench.state(entry)}], "eager", 0.0) == 0.0
+    assert kernelbench.summary([entry | {"state": "right"}])["differ by KernelBench's tolerance"] == 1
 
 
 def test_a_reason_loses_the_folder_of_its_file_and_nothing_else() -> None:

@@ -17,7 +17,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from kernelgen.kernelbench import figures, refusals
+from kernelgen.kernelbench import differing, figures, refusals
+from kernelgen.kernelbench.tolerance import AS_WRONG
 
 HERE = Path(__file__).parent
 
@@ -101,6 +102,30 @@ def _verdicts(rows: list[dict[str, Any]], evaluated: dict[str, Any]) -> list[str
     return ["", head, "", "| problem | ours | KernelBench's |", "|---|---|---|", *lines]
 
 
+def _differing(rows: list[dict[str, Any]]) -> list[str]:
+    """What KernelBench's tolerance calls different, and who is off."""
+    found = [(r["problem"], r["state"], one) for r in rows for one in differing(r).values()]
+    if not found:
+        return []
+    said = (
+        f"By KernelBench's tolerance {len(found)} results differ from the original's: torch multiplies float32 in "
+        "convolutions as TF32, and so do these kernels. Both are measured against float64, in terms of the tolerance; "
+        f"ours is called wrong where it is off by over {AS_WRONG:g} times what the original is off by, and by more "
+        "than the tolerance."
+    )
+    cells = [
+        (problem, f"{one['max_difference']:.2g}", _times(one, "error"), _times(one, "original_error"), state)
+        for problem, state, one in found
+    ]
+    head = ("problem", "differs by", "ours is off by", "the original is off by", "ours is called")
+    lines = [f"| {' | '.join(row)} |" for row in (head, *cells)]
+    return ["", *textwrap.wrap(said, 110, break_on_hyphens=False), "", lines[0], "|---|---:|---:|---:|---|", *lines[1:]]
+
+
+def _times(one: dict[str, Any], key: str) -> str:
+    return f"{one[key]:.2f} tolerances" if key in one else "not known"
+
+
 def page(data: dict[str, Any]) -> str:
     """The page."""
     rows = data["problems"]
@@ -128,6 +153,7 @@ def page(data: dict[str, Any]) -> str:
         *(_faster(name, found) for name, found in against.items()),
         *_fast(rows),
         *_refused(rows),
+        *_differing(rows),
         *_verdicts(rows, data.get("evaluated", {})),
         "",
         "Speedups are paired medians at KernelBench's own shapes with their 95 % intervals; the share is that of the",

@@ -40,5 +40,5 @@ class Printer(triton.Printer):
         lines.append(call(name, "tl.load", args, "" if cast is None else f".to({self._dtype(cast.dtype)})"))
         fill = load.other if load.fill is None else load.fill
         if load.within and fill is not None:
-            lines.append(call(name, "tl.where", [f"{name}_within", name, number(fill).text]))
+            lines.append(call(name, "tl.where", [f"{name}_within", name, self.constant(fill).text]))
         return lines

@@ -21,6 +21,7 @@ from kernelgen.backends.triton_text import (
 )
 from kernelgen.families.helpers import with_called
 from kernelgen.families.line import LINE, fit
+from kernelgen.families.naming import INFINITY
 from kernelgen.families.values import REVERSE
 from kernelgen.frontend.operations import OPERATIONS
 from kernelgen.tile import ir
@@ -46,7 +47,8 @@ class Printer:
 
     def source(self) -> str:
         """The function, from its decorator on, without a line break at its end."""
-        arguments = [f"    {a.name}," for a in self.kernel.arguments]
+        said = {INFINITY: "  # of a constant in half of a pair of float16 ptxas loses the sign (12.8 to 13.1)"}
+        arguments = [f"    {a.name},{said.get(a.name, '')}" for a in self.kernel.arguments]
         remark = {"N": "  # compiled for each row length"}
         constexprs = [f"    {name}: tl.constexpr,{remark.get(name, '')}" for name, _ in self.kernel.constexprs]
         body = self.block(self.kernel.body, 4)
@@ -318,9 +320,13 @@ class Printer:
             binding = BITAND if len(parts) > 1 else 0
             args.append(f"mask={' & '.join(self._spread(part, load.shape).within(binding) for part in parts)}")
             other = load.other if load.fill is None else load.fill
-            args += [f"other={number(other).text}"] if other is not None else []
+            args += [f"other={self.constant(other).text}"] if other is not None else []
         args += [f'eviction_policy="{load.policy}"'] if load.policy else []
         return Text(f"tl.load({', '.join(args)})")
+
+    def constant(self, value: ir.Expr | float | int | bool) -> Text:
+        """A number, or what stands for one."""
+        return number(value) if isinstance(value, int | float) else self.text(value)
 
     def _pointer(self, pointer: ir.Pointer) -> str:
         found = self._spread(pointer.base, pointer.shape).text if pointer.base else f"{pointer.tensor}_ptr"

@@ -107,10 +107,12 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
 
 
 def _why(outcome: Outcome) -> str:
-    """The reason of a refusal or the first failure, without the path of the file."""
+    """The reason of a refusal or the first failure, without the path of the file; or what KernelBench says of it."""
+    from kernelgen.kernelbench import differing
+
     for key in ("accuracy", "accuracy_at_its_shapes"):
         if outcome.get(key, {}).get("first_failure"):
             return str(outcome[key]["first_failure"])
-    failed = [f"{d}: {f['message']}" for d, f in outcome.get("kernelbench", {}).items() if f["right"] is False]
+    failed = [f"{name}: {found['message']}" for name, found in differing(outcome).items()]
     reason = failed[0] if failed else str(outcome.get("reason", ""))
     return re.sub(r"^\S*/(?=[^/\s]+:\d+:\d+: )", "", reason)[:160]

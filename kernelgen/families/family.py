@@ -12,7 +12,7 @@ from kernelgen.families.kernel import Body
 from kernelgen.frontend.graph import Graph
 from kernelgen.plan import Chip, Parameter, Product, Scalar, Schedule, ScheduleSet, TableRow
 from kernelgen.schedule.problem import NamedSize
-from kernelgen.spec.model import OperatorSpec
+from kernelgen.spec.model import OperatorSpec, Size
 from kernelgen.tile.ir import Step
 
 Table = tuple[TableRow, ...]
@@ -132,6 +132,8 @@ class Family:
     """The wrapper's expression for the memory format of the output of that name; empty: contiguous."""
     too_large: Callable[[OperatorSpec, Body], tuple[str, str] | None] | None = None
     """The condition under which a wrapper refuses sizes, with its message; None: what holds of rows and columns."""
+    limits: Callable[[OperatorSpec, Body], tuple[tuple[Size, int], ...]] = lambda spec, body: ()
+    """Sizes of which its kernels take no more than so many, whatever memory there is; `too_large` refuses more."""
     longest_row: Callable[[Body], int | None] = lambda body: None
     """The longest row, in elements, that a wrapper lets pass where `too_large` does not say."""
     packed: bool = False

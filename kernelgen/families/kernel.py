@@ -6,7 +6,7 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
 from kernelgen.families.access import Layout
-from kernelgen.families.naming import RESERVED, Names, name_values
+from kernelgen.families.naming import INFINITY, RESERVED, Names, name_values
 from kernelgen.families.padding import choose_others, nan_safe
 from kernelgen.families.values import Lowered, is_scaled, only_moves
 from kernelgen.frontend.graph import Statement
@@ -61,11 +61,11 @@ def body_of(plan: LoweredPlan) -> Body:
 def passed(body: Body, names: Iterable[str]) -> tuple[ir.Argument, ...]:
     """What a launch passes, by the names of a kernel's arguments: pointers, strides, and numbers of the wrapper's."""
     views = {f"{a.tensor}_ptr": a.view[0] for a in body.layout.accesses if a.view}
-    strides = {s: e for a in body.layout.all() for s, e in a.strides}
+    numbers = {s: e for a in body.layout.all() for s, e in a.strides} | {INFINITY: 'float("inf")'}
     return tuple(
         ir.Argument(name, "pointer", views.get(name, name.removesuffix("_ptr")))
         if name.endswith("_ptr")
-        else ir.Argument(name, "number", strides.get(name, name))
+        else ir.Argument(name, "number", numbers.get(name, name))
         for name in names
     )
 

@@ -356,8 +356,7 @@ class LaneNest(PlaneNest):
         return self.known[made]
 
     def _loaded(self, load: int, at: ir.Pointer, mask: ir.Name, within: tuple[ir.Expr, ...]) -> ir.Expr:
-        fill = self.body.lowered.values[load].fill
-        return self.widened(load, ir.Load(at, mask, fill, self.policy(load), within))
+        return self.widened(load, ir.Load(at, mask, None, self.policy(load), within, self.fill(load)))
 
 
 def _of_numbers(length: int) -> ir.Axis:

@@ -17,6 +17,8 @@ from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS, SCANS, Statemen
 from kernelgen.frontend.operations import NOUNS, OPERATIONS
 
 SCALAR, COLUMN, ROW, FULL = "scalar", "column", "row", "full"
+INFINITY = "infinity"
+"""The kernel argument that stands for an infinity that windows read beyond an edge."""
 RESERVED = {
     "row", "rows", "cols", "mask", "offsets", "block_start", "row_mask", "col_mask", "start", "tile", "pid_m", "pid_n",
     "M", "N", "n_elements", "tl", "triton", "torch", "block_sum", "new_max", "block_count",
@@ -27,7 +29,7 @@ RESERVED = {
     "is_last", "rest", "slots", "top", "top_at", "kept", "kept_at", "least", "last", "leaves",
     "is_tie", "is_before", "rank",
     "split", "part", "first", "end", "parts", "part_counts", "slot", "walked", "SPLITS", "num_parts",
-    "is_part", "part_count", "_", "words_ptr", "turn",
+    "is_part", "part_count", "_", "words_ptr", "turn", INFINITY,
 }  # fmt: skip
 
 _DERIVED = ("acc", "at", "block", "carry", "end", "extreme", "moves", "part", "parts", "shift", "shifts", "words")

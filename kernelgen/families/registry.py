@@ -38,7 +38,7 @@ from kernelgen.plan import (
 from kernelgen.schedule import problem
 from kernelgen.schedule.problem import NamedSize, Problem
 from kernelgen.spec import model
-from kernelgen.spec.model import ELLIPSIS, Case
+from kernelgen.spec.model import ELLIPSIS, Case, Size
 
 GENERAL: dict[str, Family] = {name: importlib.import_module(f"{__package__}.{name}").FAMILY for name in model.FAMILIES}
 FAMILIES = {**GENERAL, **npu.FAMILIES}
@@ -55,6 +55,15 @@ def family_of(plan: LoweredPlan) -> Family:
 def products(plan: LoweredPlan) -> tuple[Product, ...]:
     """The sums of products that the kernels of a plan compute."""
     return tuple(p for kernel in plan.kernels for p in FAMILIES[kernel.family].products(kernel.spec, body_of(kernel)))
+
+
+def limits(plan: LoweredPlan) -> tuple[tuple[Size, int], ...]:
+    """Sizes that a spec leaves open of which the kernels of a plan take no more than so many."""
+    shapes = (t.shape for t in (*plan.spec.inputs, *plan.spec.outputs))
+    named = {entry for shape in shapes for entry in shape if isinstance(entry, str)}
+    found = (kernel for kernel in plan.kernels if kernel.family in FAMILIES)
+    said = dict.fromkeys(limit for kernel in found for limit in family_of(kernel).limits(kernel.spec, body_of(kernel)))
+    return tuple(limit for limit in said if limit[0] in named)
 
 
 def variants(plan: LoweredPlan, cases: Sequence[Case]) -> tuple[Schedule, ...]:

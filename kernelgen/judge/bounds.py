@@ -310,7 +310,7 @@ def misplaced(got: torch.Tensor, eager: torch.Tensor, ref: torch.Tensor) -> torc
     The second is accepted because PyTorch may overflow between two steps where a kernel in fp32 does not. Where an
     error alone decides between infinity and a large number, `_error` says how large it is.
     """
-    wrong = _otherwise(got, eager, ref)
+    wrong = otherwise(got, eager, ref)
     return wrong & ~_overflows_nearby(got, ref) if bool(wrong.any()) else wrong
 
 
@@ -322,14 +322,15 @@ def unsteady(eager: torch.Tensor, again: torch.Tensor) -> int:
 def _error(got: torch.Tensor, eager: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
     """The candidate's `difference` from the oracle, also where only one of them overflows."""
     error = difference(got, ref)
-    wrong = _otherwise(got, eager, ref)
+    wrong = otherwise(got, eager, ref)
     if bool(wrong.any()):
         nearby = wrong & _overflows_nearby(got, ref)
         error = torch.where(nearby, (_without_infinity(got) - ref.double()).abs(), error)
     return error
 
 
-def _otherwise(got: torch.Tensor, eager: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
+def otherwise(got: torch.Tensor, eager: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
+    """Where the candidate's NaN and infinities are neither PyTorch's nor the rounded oracle's, be that for an error."""
     if not got.dtype.is_floating_point:
         return torch.zeros(got.shape, dtype=torch.bool, device=got.device)
     kind = _kind(got)

@@ -157,6 +157,8 @@ class Operator:
     any_order: bool = False
     """Results are sums of elements of the inputs in whatever order, as atomics make them: two calls may differ, each by
     as much as the worst order costs."""
+    limits: tuple[tuple[int | str, int], ...] = ()
+    """Sizes, as shapes have them, of which the kernel takes no more than so many: its wrapper refuses more."""
     fixed: tuple[tuple[str, Value], ...] = ()
     """Parameters of its functions that every case gives the same value."""
     given: tuple[tuple[str, Value | None], ...] = ()

@@ -44,6 +44,8 @@ class Storing:
     whole: bool = False
     """Calls add what the reference has them add, before they round; otherwise a kernel adds it to what they stored.
     What a kernel makes of that in a step is stored too, unless it is the kernel that sums."""
+    apart: bool = False
+    """What a call adds to its sums is added to what it stored, as by a kernel, where `called` does not say so."""
     wrong: Wronged | None = None
     """What they are in a mutant."""
     ours: bool = False
@@ -97,6 +99,7 @@ class Stored(EagerMode):
         self._multiplies, self._as_tf32 = storing.ours or storing.multiplies, storing.as_tf32
         self._inputs = {x.untyped_storage().data_ptr() for x in inputs}
         self._adds_itself = not storing.whole and self._multiplies
+        self._apart = storing.apart
         self._stores_step = storing.whole and not storing.ours
         self._product: torch.Tensor | None = None
         self._attends = False
@@ -124,8 +127,11 @@ class Stored(EagerMode):
             if not (self._adds_itself and called.adds):
                 self._product = self._own(func, args, kwargs)
                 return self._product
-            added = self._exact(func, args, kwargs) - called.product(a, b)
-            return self._own(called.product, (a, b), {}, called.key) + added
+            return self._own(called.product, (a, b), {}, called.key) + self._adds(func, args, kwargs, called)
+        if self._apart and called.adds:
+            (result,) = self._known.of(f"product {called.key}", (a, b), lambda: (called.product(a, b),))
+            stored = self._written(self._off(result.clone(), called, a, b, at), called)
+            return stored + self._adds(func, args, kwargs, called)
         result = self._exact(func, args, kwargs)
         return self._written(self._off(result, called, a, b, at), called) if result.dtype == torch.float64 else result
 
@@ -192,6 +198,11 @@ class Stored(EagerMode):
             return total
         seen = torch.where(mask[0] | mask[1], -math.inf, total)
         return total.copy_(seen) if func.overloadpacket is torch.ops.aten.add_ else seen
+
+    def _adds(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], called: Contraction) -> torch.Tensor:
+        """What a call adds to its sums of products, be these infinite."""
+        nothing = (torch.zeros_like(x) if n in called.places else x for n, x in enumerate(args))
+        return self._exact(func, tuple(nothing), kwargs)
 
     def _exact(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         operands = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]

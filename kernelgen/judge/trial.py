@@ -48,7 +48,7 @@ class RefusedError(Exception):
 
 
 class LimitError(Exception):
-    """The kernel says that the sizes are beyond what it takes, of a case that is there for its offsets."""
+    """The kernel says that the sizes are beyond what it takes, of a case that need not be."""
 
 
 class NotOnHostError(Exception):
@@ -234,16 +234,22 @@ def _expect_refusal(setting: Setting, buffers: Sequence[inputs.Buffer], refusal:
 
 
 def _first_call(setting: Setting, buffers: Sequence[inputs.Buffer], fences: Fences) -> list[torch.Tensor]:
-    """A call; LimitError where a tensor of a hidden case, or one between its steps, has as many elements as a wrapper
-    may refuse, and it does."""
+    """A call; LimitError where a hidden case is beyond what a wrapper has to take, and it says so."""
     try:
         return _call(setting, buffers, fences)
     except WrongError as wrong:
         limit = str(wrong.__cause__) if isinstance(wrong.__cause__, ValueError) else ""
         own = re.match(rf"{re.escape(setting.operator.name)}\w*: at most ", limit)  # or that of one of its parts
-        if own and setting.case.hidden and memory.largest_step(setting.operator, setting.case) >= REFUSABLE:
+        if own and setting.case.hidden and _may_be_refused(setting.operator, setting.case):
             raise LimitError(f"the kernel refuses it: {limit}") from None
         raise
+
+
+def _may_be_refused(operator: Operator, case: Case) -> bool:
+    """Whether a size is beyond what the operator says that it takes, or a tensor, or one between two steps, has as many
+    elements as a wrapper may refuse."""
+    beyond = any(math.prod(case.dims(size)) > most for size, most in operator.limits)
+    return beyond or memory.largest_step(operator, case) >= REFUSABLE
 
 
 def _call(setting: Setting, buffers: Sequence[inputs.Buffer], fences: Fences) -> list[torch.Tensor]:

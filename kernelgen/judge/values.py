@@ -11,7 +11,7 @@ from itertools import product
 import torch
 
 from .bits import first_difference
-from .bounds import BACKWARD, CAP, POOL, K, Tally, misplaced, unsteady
+from .bounds import BACKWARD, CAP, POOL, K, Tally, misplaced, otherwise, unsteady
 from .casts import decide, narrowed, rounding
 from .choices import Measure, Oracle, Part, remark, selected_alike, undoubted
 from .contractions import Errors, Pair
@@ -306,6 +306,7 @@ def _tiles(run: _Run, visit: Visit, casts: frozenset[torch.dtype], *, draws: int
             part = Part(i, box, got, eager, ref, probed, own, selects=bool(oracle.found))
             if bool(in_doubt(part).any()):
                 part = _unseen(run, oracle, storing, read_otherwise(operator, cut, part))
+            if bool(_undecidable(run, part).any()):
                 part = _settled(run, cut, part, generator)
             visit(undoubted(part, oracle.alternatives_of(i), _slack(run, i, casts)))
 
@@ -466,23 +467,45 @@ def _masks(run: _Run, function: Function, cut: Sequence[torch.Tensor]) -> list[P
     return hidden(noted)
 
 
+def _undecidable(run: _Run, part: Part) -> torch.Tensor:
+    """Where an error may decide between NaN, infinity and a number. Of what is stored on the way one that is no error
+    of the result decides between infinity and a large number, too."""
+    return otherwise(part.got, part.eager, part.ref) if run.products else in_doubt(part)
+
+
 def _settled(run: _Run, cut: Sequence[torch.Tensor], part: Part, generator: torch.Generator) -> Part:
     """A part whose oracle has the candidate's value where inputs that differ by an ulp of fp32 decide between NaN,
     infinity and a number: (x - mean) * inf is NaN or an infinity of either sign where x is the mean but for rounding.
     It is the documented formula that decides, which is what the oracle was replaced by where the candidate was in
-    doubt. What sums of products are off by decides as well."""
+    doubt. What sums of products are off by decides as well, and what is stored of them."""
     got, ref = part.got, part.ref
-    stored = replace(run.products, errors=Errors(generator, known=run.known, times=_FAR)) if run.products else None
-    # what torch stores may be infinite where a kernel's own sum is not
-    called = replace(stored, ours=False) if stored and stored.ours else stored
-    undecided, doubtful = torch.zeros_like(ref, dtype=torch.bool), in_doubt(part)
+    ways = _stored_ways(run, generator)
+    undecided, doubtful = torch.zeros_like(ref, dtype=torch.bool), _undecidable(run, part)
+    differs = otherwise if run.products else misplaced
     for n in range(_SETTLING):
-        how = called if n % 2 else stored
+        how = ways[n % len(ways)]
+        called = how is not None and how.called
+        if how is not None and called:  # which may give something else the next time
+            how = replace(how, known=Known())
         moved = in_float64(run.operator.pure, cut, Noise(generator), stored=how, spelled_out=True)[part.output]
-        undecided |= misplaced(moved.to(got.dtype), ref.to(got.dtype), ref)
+        stored = moved.to(got.dtype)
+        differing = differs(stored, ref.to(got.dtype), ref)
+        undecided |= differing & ~differs(got, stored, stored) if called else differing
         if bool(undecided[doubtful].all()):
             break
     return replace(part, ref=torch.where(undecided & doubtful, got.to(ref.dtype), ref))
+
+
+def _stored_ways(run: _Run, generator: torch.Generator) -> Sequence[Storing | None]:
+    """What lies in memory may be infinite where a kernel's own sum is not, and where a sum is that something is added
+    to; and so may be what torch's call stores, whose parts of a sum may be of its dtype."""
+    if run.products is None:
+        return (None,)
+    kept = replace(run.products, errors=Errors(generator, known=run.known, times=_FAR))
+    stored = replace(kept, ours=False)
+    called = replace(run.products, ours=False, called=True)
+    ways = [kept, stored, replace(stored, apart=True, anyhow=generator), called, replace(called, whole=True)]
+    return [way for n, way in enumerate(ways) if way not in ways[:n]]
 
 
 def _worst(run: _Run, tallies: Sequence[Tally], casts: frozenset[torch.dtype], draws: int) -> Worst | None:

@@ -150,10 +150,14 @@ def state(entry: Outcome) -> str:
 
 
 def wrong(entry: Outcome) -> bool:
-    """Some case failed, under our tolerance or under KernelBench's."""
+    """Some case failed, under our bound, or under KernelBench's tolerance where the original is more precise."""
     ours = [entry.get(key, {}).get("failed", 0) for key in ("accuracy", "accuracy_at_its_shapes")]
-    theirs = [found["right"] is False for found in entry.get("kernelbench", {}).values()]
-    return any(ours) or any(theirs)
+    return any(ours) or any(not found.get("as_precise") for found in differing(entry).values())
+
+
+def differing(entry: Outcome) -> dict[str, dict[str, Any]]:
+    """By precision, where the result differs from the original's by KernelBench's tolerance, whoever is off."""
+    return {name: found for name, found in entry.get("kernelbench", {}).items() if found["right"] is False}
 
 
 def ratios(entry: Outcome, opponent: str) -> list[dict[str, Any]]:
@@ -182,12 +186,13 @@ def speedup(entry: Outcome, opponent: str) -> float | None:
 
 def fast(outcomes: Sequence[Outcome], opponent: str, at_least: float) -> float:
     """KernelBench's fast_p: the share of all problems that are right and more than so many times as fast; fast_0 is the
-    share of those that are right, timed or not."""
+    share of those that are right, timed or not. What differs by its tolerance is not right, as KernelBench has it."""
     if not outcomes:
         return 0.0
+    right = [o for o in outcomes if o["state"] == "right" and not differing(o)]
     if at_least <= 0:
-        return float(sum(o["state"] == "right" for o in outcomes)) / len(outcomes)
-    return sum((speedup(o, opponent) or 0.0) > at_least for o in outcomes) / len(outcomes)
+        return len(right) / len(outcomes)
+    return sum((speedup(o, opponent) or 0.0) > at_least for o in right) / len(outcomes)
 
 
 def mean_speedup(outcomes: Sequence[Outcome], opponent: str) -> float | None:
@@ -211,6 +216,8 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, int]:
     counts = {"problems": len(outcomes)}
     counts |= {stage: sum(bool(o.get(stage)) for o in outcomes) for stage in ("imported", "generated")}
     counts |= {name: sum(o["state"] == name for o in outcomes) for name in STATES}
+    if differ := sum(bool(differing(o)) for o in outcomes):
+        counts["differ by KernelBench's tolerance"] = differ
     counts["timed"] = sum(faster(o, "eager") is not None for o in outcomes)
     counts |= {f"faster than {name}": sum(bool(faster(o, name)) for o in outcomes) for name in OPPONENTS}
     if any("optimized" in o for o in outcomes):

@@ -1,4 +1,10 @@
-"""Is `ModelNew` right by KernelBench's own rule? The same seeds, and torch.allclose within its tolerance."""
+"""Is `ModelNew` right by KernelBench's own rule? The same seeds, and torch.allclose within its tolerance.
+
+Where it is not, who is off? torch's own convolutions of float32 multiply as TF32, and two results that both miss the
+exact one by less than the tolerance may differ by more. Both are then measured against float64, in terms of the
+tolerance, and `as_precise` is true where ModelNew's largest error is at most AS_WRONG times the original's, or within
+the tolerance. `right` stays what KernelBench says.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +17,7 @@ TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-2}
 """Absolute and relative, from KernelBench's evaluation."""
 
 AS_WRONG = 2.0
-"""Where the original misses the truth by more than the tolerance, ModelNew may by so many times as much."""
+"""ModelNew may miss the exact result by so many times what the original misses it by."""
 
 SEEDS = (42, 43, 44)
 
@@ -45,21 +51,23 @@ def compare(original: Path, exported: Path, dtype: str, device: str = "cuda") ->
         right = torch.allclose(wanted, got, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
         worst = max(worst, (wanted.float() - got.float()).abs().max().item()) if wanted.numel() else worst
         if not right:
-            found = {"message": f"differs by {worst:.3g}", "max_difference": worst}
-            return found | _against_truth(models[0], inputs, wanted, got, TOLERANCE[dtype])
+            differs = f"differs by {worst:.3g}"
+            found = {"right": False, "message": differs, "max_difference": worst}
+            return found | _against_truth(models[0], inputs, wanted, got, TOLERANCE[dtype], differs)
     return {"right": True, "max_difference": worst}
 
 
-def _against_truth(model: Any, inputs: list[Any], wanted: Any, got: Any, tolerance: float) -> dict[str, Any]:
-    """Who is right where the two differ: an original that is itself off says nothing of a result as near as its own."""
+def _against_truth(
+    model: Any, inputs: list[Any], wanted: Any, got: Any, tolerance: float, differs: str
+) -> dict[str, Any]:
+    """Who is right where the two differ; nothing where the exact result cannot be had."""
     true = _truth(model, inputs)
     if true is None:
-        return {"right": False}
+        return {}
     ours, theirs = (_error(x.double(), true.double(), tolerance) for x in (got, wanted))
-    if theirs > 1 and ours <= max(AS_WRONG * theirs, 1.0):
-        times = f"{theirs:.3g} times the tolerance, ModelNew by {ours:.3g}"
-        return {"right": None, "message": f"the original misses float64 by {times}"}
-    return {"right": False}
+    said = f"{differs}; float64 is missed by {ours:.3g} times the tolerance, by the original by {theirs:.3g}"
+    as_precise = ours <= max(AS_WRONG * theirs, 1.0)
+    return {"as_precise": as_precise, "error": ours, "original_error": theirs, "message": said}
 
 
 def _error(value: Any, true: Any, tolerance: float) -> float:

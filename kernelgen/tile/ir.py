@@ -326,7 +326,7 @@ class Load:
     """What the caches are told: `evict_first`, `evict_last` or nothing."""
     within: tuple[Expr, ...] = ()
     """What has to hold beside the mask, which says what of a tile exists, for an element to be read."""
-    fill: float | int | bool | None = None
+    fill: Expr | float | int | bool | None = None
     """What stands where that does not hold; None: nobody looks at it there."""
     steps: bool = False
     """Whether the columns that it reads are some apart."""

@@ -6,6 +6,7 @@ the program. Values are written on these axes by the builder.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -14,7 +15,7 @@ from kernelgen.families.access import COLS, ROWS, Access, output_groups
 from kernelgen.families.dtypes import typed
 from kernelgen.families.forms import Form
 from kernelgen.families.kernel import Body, passed
-from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
+from kernelgen.families.naming import COLUMN, FULL, INFINITY, ROW, SCALAR
 from kernelgen.families.padding import ancestors
 from kernelgen.families.specialize import specialized
 from kernelgen.families.values import REVERSE, Stored, Use, Value, axes_of, is_scaled
@@ -176,9 +177,19 @@ class Nest:
         counted = [e for e in value.index if isinstance(e, Expr) and self.place_level(e) == COLUMN]
         loaded = ir.Load(
             self.pointer(access, shape), self.mask(shape), other, self.policy(i), within,
-            value.fill if within or i in self.filled else None, steps=any(any(products(e)) for e in counted),
+            self.fill(i) if within or i in self.filled else None, steps=any(any(products(e)) for e in counted),
         )  # fmt: skip
         return self.widened(i, loaded)
+
+    def fill(self, i: int) -> ir.Expr | float | int | bool | None:
+        """What a load has where its conditions do not hold. Where sizes are compiled in, some of them hold nowhere: an
+        infinity is then no constant, which a maximum of two halves of a word, each an element in float16, takes for the
+        other infinity where the second half is none (ptxas 12.8 to 13.1)."""
+        fill = self.body.lowered.values[i].fill
+        if not (isinstance(fill, float) and math.isinf(fill) and self.schedule.get("specialize")) or self.body.exact:
+            return fill
+        infinity = ir.Name(INFINITY)
+        return infinity if fill > 0 else ir.Apply("neg", (infinity,), ())
 
     def widened(self, i: int, loaded: ir.Expr) -> ir.Expr:
         """What is loaded in float32, if it is a float and computed with."""
@@ -279,7 +290,7 @@ class Nest:
         counted = [parameter for _, parameter in layout.sizes if parameter != "N"]  # which may be compiled in
         divisors = [g.size for g in (*layout.rows, *layout.parts) if g.size.isidentifier()]
         strides = dict.fromkeys(s for a in layout.all() for s, _ in a.strides)
-        return (*pointers, *dict.fromkeys([*sizes, *divisors, *counted]), *strides)
+        return (*pointers, *dict.fromkeys([*sizes, *divisors, *counted]), *strides, INFINITY)
 
     def kernel(
         self,

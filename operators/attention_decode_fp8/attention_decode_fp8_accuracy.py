@@ -21,6 +21,7 @@ OPERATOR = judge.Operator(
         judge.Tensor("v_scale", (4,), "float32", finite=True),
     ),
     outputs=(judge.Tensor("out", ("B", 16, 1, "D"), "T", rows=0),),
+    limits=(("D", 1024),),  # the wrapper refuses more
     multiplied="T",  # the kernel rounds operands of products to it and accumulates in float32
 )
 

@@ -19,6 +19,7 @@ OPERATOR = judge.Operator(
         judge.Tensor("v", ("B", 8, "S", "D"), "T", rows=0),
     ),
     outputs=(judge.Tensor("out", ("B", 64, 1, "D"), "T", rows=0),),
+    limits=(("D", 1024),),  # the wrapper refuses more
     multiplied="T",  # the kernel rounds operands of products to it and accumulates in float32
 )
 

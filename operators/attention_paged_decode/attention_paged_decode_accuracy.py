@@ -21,6 +21,7 @@ OPERATOR = judge.Operator(
         judge.Tensor("lengths", ("B",), "int32", rows=0, below="64 * L"),
     ),
     outputs=(judge.Tensor("out", ("B", 32, 1, "D"), "T", rows=0),),
+    limits=(("D", 1024),),  # the wrapper refuses more
     multiplied="T",  # the kernel rounds operands of products to it and accumulates in float32
 )
 

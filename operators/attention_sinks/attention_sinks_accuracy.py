@@ -20,6 +20,7 @@ OPERATOR = judge.Operator(
         judge.Tensor("sinks", ("H",), "T"),
     ),
     outputs=(judge.Tensor("out", ("B", "H", "S", "D"), "T", rows=0),),
+    limits=(("D", 512),),  # the wrapper refuses more
     multiplied="T",  # the kernel rounds operands of products to it and accumulates in float32
 )
 

@@ -21,6 +21,7 @@ OPERATOR = judge.Operator(
         judge.Tensor("cu_seqlens_k", ("P",), "int32", offsets="N"),
     ),
     outputs=(judge.Tensor("out", ("M", 32, "D"), "T"),),
+    limits=(("D", 512),),  # the wrapper refuses more
     multiplied="T",  # the kernel rounds operands of products to it and accumulates in float32
 )
 

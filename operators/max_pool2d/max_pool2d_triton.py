@@ -47,6 +47,7 @@ def max_pool2d_kernel(
     x_ptr,
     out_ptr,
     stride_xindex_0,
+    infinity,  # of a constant in half of a pair of float16 ptxas loses the sign (12.8 to 13.1)
     N: tl.constexpr,  # compiled for each row length
     OUT_H: tl.constexpr,
     W: tl.constexpr,
@@ -91,12 +92,12 @@ def max_pool2d_kernel(
             x_a = tl.load(
                 x_at + stride_xh - stride_xw,
                 mask=lane_mask & x_a_mask[None, :],
-                other=float("-inf"),
+                other=-infinity,
             ).to(tl.float32)
             x_octet = tl.load(
                 x_at[:, :, None] + stride_xh + octet[None, None, :] * stride_xw,
                 mask=row_mask[:, None, None] & octet_mask[None, :, :],
-                other=float("-inf"),
+                other=-infinity,
             ).to(tl.float32)
             x_b, x_c, x_d, x_e, x_f, x_g, x_i, x_j = _split_8(x_octet)
             x_7 = _join_4(x_a, x_c, x_e, x_g)
@@ -116,12 +117,12 @@ def max_pool2d_kernel(
             x_a = tl.load(
                 x_at - stride_xw,
                 mask=lane_mask & x_a_mask[None, :],
-                other=float("-inf"),
+                other=-infinity,
             ).to(tl.float32)
             x_octet = tl.load(
                 x_at[:, :, None] + octet[None, None, :] * stride_xw,
                 mask=row_mask[:, None, None] & octet_mask[None, :, :],
-                other=float("-inf"),
+                other=-infinity,
             ).to(tl.float32)
             x_b, x_c, x_d, x_e, x_f, x_g, x_i, x_j = _split_8(x_octet)
             x_4 = _join_4(x_a, x_c, x_e, x_g)
@@ -247,6 +248,7 @@ def max_pool2d(x: torch.Tensor) -> torch.Tensor:
             x_view,
             out,
             x_view.stride(0),
+            float("inf"),
             N=N,
             OUT_H=OUT_H,
             W=W,

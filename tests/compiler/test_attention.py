@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from kernelgen import families, render
 from kernelgen.errors import SpecError
+from kernelgen.families.attention import LONGEST_HEAD
 from kernelgen.families.attention.schedules import LIBRARY
 from kernelgen.families.kernel import body_of
 from kernelgen.judge.interpreter import as_on_a_gpu
@@ -281,6 +282,17 @@ def test_the_last_line_of_the_table_has_heads_of_any_size(lines: str, queries: i
     )
     op = load(render.triton_source(plan)).op
     assert float((op(q, k, v).double() - exact(found, [q, k, v])[0]).abs().max()) <= 2e-5
+
+
+def test_the_judge_is_told_how_long_heads_may_be() -> None:
+    """Hidden cases have sizes of 1025 and more, of which the wrapper says that it takes 1024."""
+    plan = kernel_of(attention(f"{SDPA}(q, k, v)", {"q": "B 6 20 D", "k": "B 6 L D", "v": "B 6 L E"}, "B 6 20 E"))
+    assert families.limits(plan) == (("D", LONGEST_HEAD), ("E", LONGEST_HEAD))
+    fixed = attention(f"{SDPA}(q, k, v)", {"q": "B 6 20 64", "k": "B 6 L 64", "v": "B 6 L 64"}, "B 6 20 64")
+    assert families.limits(kernel_of(fixed)) == ()
+    queries, keys, values = (torch.empty(1, 6, n, d, device=DEVICE) for n, d in ((20, 1025), (3, 1025), (3, 8)))
+    with pytest.raises(ValueError, match=rf"at most .* {LONGEST_HEAD} elements per head, got .*1025"):
+        load(render.triton_source(plan)).op(queries, keys, values)
 
 
 def test_scores_of_long_heads_are_hidden_whatever_they_are() -> None:

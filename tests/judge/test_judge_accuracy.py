@@ -340,6 +340,11 @@ def test_a_hidden_case_of_many_elements_may_be_refused_by_the_kernel_and_is_left
     assert not judge.accuracy_case(shy, judge.Case(sizes, hidden=True)).passed
     monkeypatch.setattr(trial, "REFUSABLE", 81)
     assert not judge.accuracy_case(operator, judge.Case(sizes, hidden=True)).passed
+    limited = dataclasses.replace(operator, limits=(("C", 8),))
+    assert judge.accuracy_case(limited, judge.Case(sizes, hidden=True)).left_out == report.left_out
+    assert not judge.accuracy_case(limited, judge.Case(sizes)).passed  # what a spec lists has to be taken
+    within = dataclasses.replace(operator, limits=(("C", 9),))
+    assert not judge.accuracy_case(within, judge.Case(sizes, hidden=True)).passed
 
     def between(x):
         return x.repeat(1, 3).sum(1)

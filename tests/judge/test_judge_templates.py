@@ -46,6 +46,7 @@ def texts(name="softmax", exact=False, cases=None):
         "multiplied": "",
         "any_order": None,
         "fixed": (),
+        "limits": (),
     }
     cases = cases or [
         Case((("...", (7,)), ("D", 33)), (("T", "float16"),)),

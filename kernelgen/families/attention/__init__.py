@@ -17,7 +17,7 @@ from kernelgen.families.kernel import Body
 from kernelgen.frontend.graph import DOT, Graph
 from kernelgen.plan import Chip, Product, Schedule
 from kernelgen.schedule.problem import NamedSize
-from kernelgen.spec.model import OperatorSpec
+from kernelgen.spec.model import OperatorSpec, Size
 from kernelgen.tile import ir
 
 NAME = "attention"
@@ -111,7 +111,18 @@ def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
 
 
 def _too_large(spec: OperatorSpec, body: Body) -> tuple[str, str]:
-    return too_large(spec, body, LONGEST_WITH_GRADIENTS if spec.backward else LONGEST_HEAD)
+    return too_large(spec, body, _longest(spec))
+
+
+def limits(body: Body, longest: int) -> tuple[tuple[Size, int], ...]:
+    """How many elements of a head, and of its values, a tile holds at most: `longest`."""
+    assert isinstance(body, TilesBody)
+    heads = [body.extent(name).axes for name in ("d", "e")]
+    return tuple(dict.fromkeys((body.lowered.space.axes[axis], longest) for axes in heads for axis in axes))
+
+
+def _longest(spec: OperatorSpec) -> int:
+    return LONGEST_WITH_GRADIENTS if spec.backward else LONGEST_HEAD
 
 
 def too_large(spec: OperatorSpec, body: Body, longest: int) -> tuple[str, str]:
@@ -136,6 +147,7 @@ fewest that a product takes, have 128 KiB then. Of 1024 elements they would have
 
 FAMILY = Family(
     NAME, takes, schedules.every(build), lambda body: schedules.variants(_own(body)), _first_table, _starts,
-    body=_body, notes=_notes, too_large=_too_large, sizes=sizes_of, products=_products,
+    body=_body, notes=_notes, too_large=_too_large, limits=lambda spec, body: limits(body, _longest(spec)),
+    sizes=sizes_of, products=_products,
     holds=schedules.holds, of_nothing=True, sets=lambda body: sets.sets(_own(body)),
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelgen.families.attention import LONGEST_WITH_GRADIENTS, sizes_of, too_large
+from kernelgen.families.attention import LONGEST_WITH_GRADIENTS, limits, sizes_of, too_large
 from kernelgen.families.attention.writer import multiplies_float32
 from kernelgen.families.attention_backward import kernels, lowering, schedules
 from kernelgen.families.attention_backward.lowering import GradientBody
@@ -69,4 +69,5 @@ def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
 FAMILY = Family(
     NAME, lowering.takes, schedules.every(build), lambda body: (schedules.WALK,), _first_table, _starts,
     body=lowering.body, notes=_notes, too_large=_too_large, sizes=sizes_of, products=_products,
+    limits=lambda spec, body: limits(body, LONGEST_WITH_GRADIENTS),
 )  # fmt: skip

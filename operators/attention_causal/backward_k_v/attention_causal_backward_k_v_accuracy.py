@@ -25,6 +25,7 @@ OPERATOR = judge.Operator(
         judge.Tensor("grad_k", ("B", "H", "S", "D"), "T", rows=0),
         judge.Tensor("grad_v", ("B", "H", "S", "D"), "T", rows=0),
     ),
+    limits=(("D", 512),),  # the wrapper refuses more
     multiplied="T",  # the kernel rounds operands of products to it and accumulates in float32
 )
 

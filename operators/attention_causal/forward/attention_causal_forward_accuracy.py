@@ -22,6 +22,7 @@ OPERATOR = judge.Operator(
         judge.Tensor("out", ("B", "H", "S", "D"), "T", rows=0),
         judge.Tensor("lse", ("B", "H", "S", 1), "float32", rows=0),
     ),
+    limits=(("D", 1024),),  # the wrapper refuses more
     multiplied="T",  # the kernel rounds operands of products to it and accumulates in float32
 )
 

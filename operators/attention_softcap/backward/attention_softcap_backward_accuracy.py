@@ -25,6 +25,7 @@ OPERATOR = judge.Operator(
         judge.Tensor("grad_q", ("B", "H", "S", "D"), "T", rows=0),
         judge.Tensor("delta", ("B", "H", "S", 1), "float32", rows=0),
     ),
+    limits=(("D", 512),),  # the wrapper refuses more
     multiplied="T",  # the kernel rounds operands of products to it and accumulates in float32
 )
 

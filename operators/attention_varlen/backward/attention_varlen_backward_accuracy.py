@@ -27,6 +27,7 @@ OPERATOR = judge.Operator(
         judge.Tensor("grad_q", ("M", "H", "D"), "T", rows=1),
         judge.Tensor("delta", ("H", "M", 1), "float32", rows=0),
     ),
+    limits=(("D", 512),),  # the wrapper refuses more
     multiplied="T",  # the kernel rounds operands of products to it and accumulates in float32
 )
 

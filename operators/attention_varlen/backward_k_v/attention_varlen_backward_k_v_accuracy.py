@@ -27,6 +27,7 @@ OPERATOR = judge.Operator(
         judge.Tensor("grad_k", ("N", "H", "D"), "T", rows=1),
         judge.Tensor("grad_v", ("N", "H", "D"), "T", rows=1),
     ),
+    limits=(("D", 512),),  # the wrapper refuses more
     multiplied="T",  # the kernel rounds operands of products to it and accumulates in float32
 )
 

@@ -24,6 +24,7 @@ OPERATOR = judge.Operator(
         judge.Tensor("out", ("M", "H", "D"), "T", rows=1),
         judge.Tensor("lse", ("H", "M", 1), "float32", rows=0),
     ),
+    limits=(("D", 1024),),  # the wrapper refuses more
     multiplied="T",  # the kernel rounds operands of products to it and accumulates in float32
 )
 

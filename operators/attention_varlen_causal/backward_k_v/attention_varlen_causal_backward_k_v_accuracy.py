@@ -27,6 +27,7 @@ OPERATOR = judge.Operator(
         judge.Tensor("grad_k", ("N", 8, "D"), "T"),
         judge.Tensor("grad_v", ("N", 8, "D"), "T"),
     ),
+    limits=(("D", 512),),  # the wrapper refuses more
     multiplied="T",  # the kernel rounds operands of products to it and accumulates in float32
 )
 
