@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from kernelgen.families.padding import ancestors
 from kernelgen.families.values import Length, Lowered, Use
+from kernelgen.frontend.graph import REDUCTIONS
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,9 @@ class Moments:
     mean: int
     squares: int
     source: int
+    is_left: bool = False
+    """Whether a result depends on the mean and not on the squares: where a row holds an infinity the mean is infinite
+    and the squares are NaN."""
 
 
 def carried_moments(lowered: Lowered) -> list[Moments]:
@@ -38,8 +42,11 @@ def carried_moments(lowered: Lowered) -> list[Moments]:
         centered = [Use(i) for i, v in enumerate(values) if v.op == "sub" and v.args == (source, Use(mean))]
         products = [Use(i) for i, v in enumerate(values) if v.op == "mul" and v.args in [(c, c) for c in centered]]
         squares = [i for i, v in enumerate(values) if v.op == "sum" and v.args[0] in products]
-        # a row that holds an infinity has an infinite mean and NaN squares; carried along, both are NaN
         dependent = [o.value for o in lowered.outputs if mean in ancestors(lowered, o.value)]
-        if len(squares) == 1 and all(squares[0] in ancestors(lowered, o, nan=True) for o in dependent):
-            found.append(Moments(total, mean, squares[0], source.value))
+        if len(squares) == 1:
+            is_left = any(squares[0] not in ancestors(lowered, o, nan=True) for o in dependent)
+            # where another reduction takes a walk with the mean known, the squares are summed there
+            others = (ancestors(lowered, i) for i, v in enumerate(values) if v.op in REDUCTIONS and i != squares[0])
+            if not is_left or all(squares[0] in before for before in others if mean in before):
+                found.append(Moments(total, mean, squares[0], source.value, is_left))
     return found

@@ -29,6 +29,7 @@ from kernelgen.families.forms import (
 from kernelgen.families.kernel import LOADS, STORES, Body, at_levels, output_values
 from kernelgen.families.keys import FEW_ROWS
 from kernelgen.families.looped import looped
+from kernelgen.families.moments import carried_moments
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.padding import ancestors
 from kernelgen.families.specialize import SPECIALIZE
@@ -166,8 +167,10 @@ def _blocks(body: Body) -> Schedule:
     arithmetic leaves room for, and the first to leave the caches; what holds several dimensions, in large ones."""
     looped = default("looped")
     if _walks_once(body):
+        # a mean and what elements differ from it are two reductions of each block, not one of all
+        block = 8192 if carried_moments(body.lowered) else 2048
         return looped.replace(
-            BLOCK_SIZE_N=2048, num_warps=4 if _is_long(body) else 16, specialize=True, backwards=False, keep_row=False,
+            BLOCK_SIZE_N=block, num_warps=4 if _is_long(body) else 16, specialize=True, backwards=False, keep_row=False,
             loads="evict_first", stores="default",
         )  # fmt: skip
     if len(body.layout.parts) > 1:

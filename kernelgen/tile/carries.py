@@ -299,6 +299,11 @@ def welford(nest: Nest, moments: Moments, begins: ir.Expr | None = None) -> Carr
     block, (count, block_mean, block_squares) = carry.block(nest, moments, start, of_block)
     shift, share = map(rows.number, ("block_shift", "block_share"))
     again = rows.of("mul", rows.of("mul", rows.of("mul", shift, shift), walked), share)
+    moved: ir.Stmt = ir.Update(mean.text, "add", rows.of("mul", shift, share))
+    if moments.is_left:  # infinity less infinity is no number
+        rest = rows.of("sub", ir.Number(1.0), share)
+        both = rows.of("mul", mean, rest), rows.of("mul", block_mean, share)
+        moved = ir.Let((mean.text,), rows.of("add", *both))
     return Carry(
         (ir.Let((mean.text,), zero(rows.row)), ir.Let((squares.text,), zero(rows.row))),
         (
@@ -306,7 +311,7 @@ def welford(nest: Nest, moments: Moments, begins: ir.Expr | None = None) -> Carr
             *block,
             ir.Let((shift.text,), rows.of("sub", block_mean, mean)),
             ir.Let((share.text,), rows.of("div", count, ir.Apply("add", (walked, count), ()))),
-            ir.Update(mean.text, "add", rows.of("mul", shift, share)),
+            moved,
             ir.Update(squares.text, "add", rows.of("add", block_squares, again)),
         ),
     )

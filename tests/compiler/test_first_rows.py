@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
+import torch
+from references import DEVICE, load, plan_of, sample, schedules
 
-from kernelgen import families
+from kernelgen import families, render
 from kernelgen.generation import lowered
-from kernelgen.plan import KernelPlan, Schedule
+from kernelgen.plan import KernelPlan, Schedule, TableRow
 from kernelgen.spec import parse_spec
 
 CHAIN = """
@@ -98,3 +101,33 @@ def test_numbers_of_planes_are_not_copied_ahead() -> None:
     assert (first(mean).variant, first(mean)["NUM_STAGES"]) == ("split", 1)
     channels = first(chain(BATCH_NORM, "B: 128, C: 8, H: 130, W: 130, N: 64"))
     assert (channels.variant, channels["NUM_STAGES"]) == ("split", 3)
+
+
+def test_a_mean_and_a_variance_that_are_left_take_one_walk_and_the_mean_keeps_infinities() -> None:
+    found = sample(
+        "m = x.mean(-1, keepdim=True)\nreturn m.squeeze(-1), ((x - m) * (x - m)).mean(-1)",
+        {"x": "A B: float32"}, {"mean": "A: float32", "variance": "A: float32"}, dtypes=(),
+    )  # fmt: skip
+    plan = plan_of(found.spec())
+    x = torch.randn(6, 70, generator=torch.Generator().manual_seed(0)) + 100
+    x[1, 3], x[2, 40], x[3, 3], x[3, 40], x[4, 20] = math.inf, -math.inf, math.inf, -math.inf, math.nan
+    wide = x.double()
+    wanted = wide.mean(-1), wide.var(-1, correction=0)
+    for schedule in schedules(plan):
+        text = render.triton_source(plan.with_table((TableRow((), schedule),)))
+        assert text.count("for start in") == (schedule.variant in ("looped", "looped_rows", "split")), schedule
+        for got, want in zip(load(text).op(x.to(DEVICE)), wanted, strict=True):
+            torch.testing.assert_close(got.cpu().double(), want, equal_nan=True, rtol=1e-5, atol=1e-5)
+
+
+def test_squares_are_summed_in_a_walk_that_another_sum_takes_with_the_mean_known() -> None:
+    found = sample(
+        "m = x.mean(-1, keepdim=True)\nreturn m.squeeze(-1), ((x - m) * (x - m)).mean(-1), ((x - m) * y).sum(-1)",
+        {"x": "A B: float32", "y": "A B: float32"}, dict.fromkeys(("mean", "variance", "total"), "A: float32"),
+        dtypes=(),
+    )  # fmt: skip
+    plan = plan_of(found.spec())
+    [looped] = [row.schedule for row in plan.table if row.schedule.variant == "looped"]
+    text = render.triton_source(plan.with_table((TableRow((), looped),)))
+    assert text.count("for start in") == 2
+    assert "block_share" not in text
