@@ -24,17 +24,21 @@ def in_doubt(part: Part) -> torch.Tensor:
     return misplaced(part.got, part.eager, part.ref)
 
 
-def settled_by(part: Part, other: torch.Tensor) -> torch.Tensor:
+LOOSEST = max(CAP.values())
+
+
+def settled_by(part: Part, other: torch.Tensor, most: float = LOOSEST, terms: float = 0.0) -> torch.Tensor:
     """Where another reading settles what is in doubt: its NaN and infinities are the candidate's, and a number beside
-    which the candidate's is an error that nothing excuses is left to the next reading."""
+    which the candidate's is an error of more than `most`, relative to the largest, is left to the next reading.
+    `terms`: the largest of what results are differences of, where none of them is larger."""
     right = ~misplaced(part.got, part.eager, other)
-    largest = float(torch.where(other.isfinite(), other, 0.0).abs().max()) if other.numel() else 0.0
-    return in_doubt(part) & right & (difference(part.got, other) <= max(CAP.values()) * largest)
+    largest = max(float(torch.where(other.isfinite(), other, 0.0).abs().max()) if other.numel() else 0.0, terms)
+    return in_doubt(part) & right & (difference(part.got, other) <= most * largest)
 
 
-def taken_where_right(part: Part, other: torch.Tensor) -> Part:
+def taken_where_right(part: Part, other: torch.Tensor, most: float = LOOSEST, terms: float = 0.0) -> Part:
     """The part with another reading as its oracle where that settles what is in doubt."""
-    return replace(part, ref=torch.where(settled_by(part, other), other, part.ref))
+    return replace(part, ref=torch.where(settled_by(part, other, most, terms), other, part.ref))
 
 
 def read_otherwise(operator: Operator, cut: Sequence[torch.Tensor], part: Part) -> Part:

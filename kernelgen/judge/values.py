@@ -21,7 +21,7 @@ from .masks import drawn, hidden
 from .model import Case, Function, Operator, Worst
 from .mutants import LARGEST, Reject, Suite, bounded
 from .oracle import PROBE, Noise, Tiling, in_float64
-from .readings import in_doubt, read_otherwise, settled_by, taken_where_right, the_other_way
+from .readings import LOOSEST, in_doubt, read_otherwise, settled_by, taken_where_right, the_other_way
 from .selections import Selection
 from .stored import Storing
 from .wrong_products import WRONG, Change, Wronged
@@ -294,6 +294,7 @@ def _tiles(run: _Run, visit: Visit, casts: frozenset[torch.dtype], *, draws: int
         oracle = selected_alike(measure, gots, eagers)
         stored = [_as_near(s, oracle.refs, how) for s, how in zip(oracle.stored, storing, strict=True)]
         stored += _other_way(operator, cut, storing, oracle.refs)
+        stored += _rounded_anew(operator, oracle) if casts and draws > 1 else []
         stored += [_worst_order(operator, cut, oracle.refs)] if operator.any_order and draws else []
         for i, (got, eager) in enumerate(zip(gots, oracle.eagers, strict=True)):
             if i in oracle.named:
@@ -388,6 +389,16 @@ def _other_way(
             yield _as_near(found, refs, how)
 
 
+def _rounded_anew(operator: Operator, oracle: Oracle) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Disturbed oracles that round where the reference casts. What a kernel casts is off by an ulp of fp32 and may go
+    to the other neighbour, and what follows may amplify that: exp(x).half() + w near 0, times what others are."""
+    rounded = replace(operator, reference=rounding(operator.reference, oracle.measure.cut))
+    measure = replace(oracle.measure, reference=rounded.pure)
+    for n in range(_PROBES):
+        noise = Noise(measure.generator, alike=n % 2 > 0, inputs=False)
+        yield measure.disturbed(noise, oracle.taken)[0]
+
+
 def _worst_order(
     operator: Operator, cut: Sequence[torch.Tensor], refs: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, ...]:
@@ -401,12 +412,21 @@ def _worst_order(
 def _unseen(run: _Run, oracle: Oracle, storing: Sequence[Storing], part: Part) -> Part:
     """A part with what its oracles are, in the candidate's doubtful places, where what a mask hides is left out of sums
     of products: of a weight of 0 and an infinite or NaN value the product is NaN, which a kernel that skips it never
-    sees. Only where that is what the candidate has, and none of it where no sum has a mask."""
-    if run.products is None or not bool(in_doubt(part).any()):
+    sees. Only where that is what the candidate has, and none of it where no sum has a mask. A reading that is near by
+    goes before one that is not: of all that a mask hides each leaves out some."""
+    if run.products is None:
         return part
+    for most in (CAP[part.got.dtype], LOOSEST):
+        if bool(in_doubt(part).any()):
+            part = _unseen_within(run, oracle, storing, part, most)
+    return part
+
+
+def _unseen_within(run: _Run, oracle: Oracle, storing: Sequence[Storing], part: Part, most: float) -> Part:
+    """The same by readings from which the candidate is off by no more than `most`."""
     cut = oracle.measure.cut
     for how in _hiding(run, run.operator.pure, cut):
-        part = _seen_alone(run, oracle, storing, part, how)
+        part = _seen_alone(run, oracle, storing, part, how, most)
     if not bool(in_doubt(part).any()):
         return part
     if the_other_way(run.operator, lambda x: x, cut) is None:
@@ -415,7 +435,7 @@ def _unseen(run: _Run, oracle: Oracle, storing: Sequence[Storing], part: Part) -
     for how in _hiding(run, partial(run.operator.also, lambda x: x), cut):
         other = the_other_way(run.operator, lambda x: x, cut, how)
         if other is not None:
-            part = taken_where_right(part, other[part.output])
+            part = taken_where_right(part, other[part.output], most, _terms(run.operator, run.arguments))
     return part
 
 
@@ -428,12 +448,14 @@ def _hiding(run: _Run, function: Function, cut: Sequence[torch.Tensor]) -> Itera
             yield replace(run.products, dtype=torch.float64, hidden=masks, hides_nan=nan, flushed=flushed)
 
 
-def _seen_alone(run: _Run, oracle: Oracle, storing: Sequence[Storing], part: Part, exactly: Storing) -> Part:
+def _seen_alone(
+    run: _Run, oracle: Oracle, storing: Sequence[Storing], part: Part, exactly: Storing, most: float
+) -> Part:
     """A part with what the oracle without hidden factors says of the candidate's doubtful places, where that settles
     them."""
     measure, taken, i = oracle.measure, oracle.taken, part.output
     ref = measure.as_stored(exactly, taken)[0][i] if bool(in_doubt(part).any()) else part.ref
-    settled = settled_by(part, ref)
+    settled = settled_by(part, ref, most, _terms(run.operator, run.arguments))
     if not bool(settled.any()):
         return part
     noises = (Noise(measure.generator, alike=n % 2 > 0) for n in range(len(part.probes)))

@@ -796,3 +796,23 @@ def test_inputs_of_which_torch_itself_can_compute_nothing_are_left_out():
     assert not judge.accuracy_case(wrong, judge.Case({"N": 50}, {}), seed=1).passed
     refused = dataclasses.replace(operator, baseline=lambda x, at: interpolated(x, at)[:3])
     assert not judge.accuracy_case(refused, judge.Case({"N": 50}, {}), seed=1).passed
+
+
+@pytest.mark.parametrize("seed", [7, 71])
+def test_a_cast_may_round_to_the_other_neighbour_and_what_follows_amplifies_it(seed):
+    """Of 37 factors exp(x).half() + w, some near 0: an ulp of fp32 before the cast came to 2.6 times the bound."""
+
+    def reference(x, w):
+        return (torch.exp(x.float()).cummax(-1).values.to(x.dtype) + w).cumprod(-1)
+
+    def kernel(x, w, kept=torch.float16):
+        factors = torch.exp2(x.float() * 1.4426950408889634).cummax(-1).values.to(kept)
+        return (factors.float() + w.float()).cumprod(-1).to(x.dtype)
+
+    inputs = judge.Tensor("x", ("B", "D"), "T", rows=0), judge.Tensor("w", ("D",), "T")
+    op = judge.Operator("op", kernel, reference, reference, inputs, (judge.Tensor("out", ("B", "D"), "T", rows=0),))
+    case = judge.Case({"B": 5, "D": 37}, {"T": "float16"}, hidden=True, layout="transposed")
+    found = judge.accuracy_case(op, case, seeds=1, seed=seed, mutants=False)
+    assert found.passed, found.message
+    coarse = judge.accuracy_case(op, case, seeds=1, seed=seed, kernel=lambda x, w: kernel(x, w, torch.bfloat16))
+    assert "over the bound" in coarse.message

@@ -10,7 +10,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from kernelgen import judge
 from kernelgen.judge import contractions, masks
+from kernelgen.judge.bounds import CAP
+from kernelgen.judge.choices import Part
 from kernelgen.judge.oracle import in_float64
+from kernelgen.judge.readings import settled_by
 from kernelgen.judge.stored import Storing
 from kernelgen.judge.values import check
 
@@ -304,3 +307,39 @@ def test_gradients_of_attention_are_right_where_torch_has_nan_through_what_a_mas
     case = judge.Case(sizes, {"T": "float32"}, hidden=True)
     found = judge.accuracy_case(op, case, distributions=("specials",), seeds=1, seed=seed)
     assert found.passed, found.message
+
+
+def test_what_is_left_of_terms_that_a_mask_leaves_is_measured_by_these():
+    """Of one key a row the gradient of a query is 0: a kernel has what rounding took from dp - delta, 1e-7, where
+    PyTorch has NaN from what the mask hides."""
+
+    def gradient(g, q, k, v):
+        mask = torch.eye(len(g), dtype=torch.bool, device=g.device)
+        weights = torch.softmax(torch.where(mask, q @ k.T, -torch.inf), -1)
+        delta = (g * (weights @ v)).sum(-1, keepdim=True)
+        return torch.where(mask, weights * (g @ v.T - delta), 0) @ k
+
+    given = [torch.randn(3, 8, generator=torch.Generator().manual_seed(n)).half() for n in range(4)]
+    given[2][1, 3] = given[3][1, 3] = torch.nan
+    inputs = tuple(judge.Tensor(name, ("M", "D"), "T") for name in "gqkv")
+    out = (judge.Tensor("out", ("M", "D"), "T"),)
+    op = judge.Operator(
+        "o", gradient, gradient, gradient, inputs, out, terms=("g",), stored="T", multiplied="T", also=None
+    )
+    case = judge.Case({"M": 3, "D": 8}, {"T": "float16"})
+    eager = gradient(*given)
+    assert eager[0].isnan().any()
+    for off, right in ((0.0, True), (1.2e-7, True), (0.2, False)):
+        got = torch.full((3, 8), off, dtype=torch.float16)
+        got[1] = eager[1]
+        complaint = check(op, case, given, (got,), (eager,), 1, False).complaint
+        assert (not complaint) == right, complaint
+
+
+def test_a_reading_that_is_far_is_left_to_the_next():
+    got, ref = torch.tensor([0.04, 1.0]), torch.tensor([torch.nan, 1.0], dtype=torch.float64)
+    part = Part(0, (), got, torch.tensor([torch.nan, 1.0]), ref, [], [])
+    other, near = (torch.tensor([x, 1.0], dtype=torch.float64) for x in (0.0, 0.04001))
+    assert settled_by(part, other).tolist() == [True, False]
+    assert settled_by(part, other, CAP[torch.float32]).tolist() == [False, False]
+    assert settled_by(part, near, CAP[torch.float32]).tolist() == [True, False]
