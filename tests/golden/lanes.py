@@ -32,6 +32,7 @@ def max_pool2d_kernel(
     x_ptr,
     out_ptr,
     stride_xindex_0,
+    infinity,  # of a constant in half of a pair of float16 ptxas loses the sign (12.8 to 13.1)
     N: tl.constexpr,  # compiled for each row length
     OUT_H: tl.constexpr,
     W: tl.constexpr,
@@ -72,12 +73,12 @@ def max_pool2d_kernel(
     x_a = tl.load(
         x_at - stride_xh - stride_xw,
         mask=lane_mask & (x_h_2 >= 0)[:, None] & x_a_mask[None, :],
-        other=float("-inf"),
+        other=-infinity,
     ).to(tl.float32)
     x_quad = tl.load(
         x_at[:, :, None] - stride_xh + quad[None, None, :] * stride_xw,
         mask=(row_mask & (x_h_2 >= 0))[:, None, None] & quad_mask[None, :, :],
-        other=float("-inf"),
+        other=-infinity,
     ).to(tl.float32)
     x_b, x_c, x_d, x_e = _split_4(x_quad)
     x = tl.join(x_a, x_c)
@@ -86,12 +87,12 @@ def max_pool2d_kernel(
     x_a = tl.load(
         x_at + stride_xh - stride_xw,
         mask=lane_mask & (x_h_3 < H)[:, None] & x_a_mask[None, :],
-        other=float("-inf"),
+        other=-infinity,
     ).to(tl.float32)
     x_quad = tl.load(
         x_at[:, :, None] + stride_xh + quad[None, None, :] * stride_xw,
         mask=(row_mask & (x_h_3 < H))[:, None, None] & quad_mask[None, :, :],
-        other=float("-inf"),
+        other=-infinity,
     ).to(tl.float32)
     x_b, x_c, x_d, x_e = _split_4(x_quad)
     x_7 = tl.join(x_a, x_c)
@@ -108,12 +109,12 @@ def max_pool2d_kernel(
         x_a = tl.load(
             x_at - stride_xw,
             mask=lane_mask & x_a_mask[None, :],
-            other=float("-inf"),
+            other=-infinity,
         ).to(tl.float32)
         x_quad = tl.load(
             x_at[:, :, None] + quad[None, None, :] * stride_xw,
             mask=row_mask[:, None, None] & quad_mask[None, :, :],
-            other=float("-inf"),
+            other=-infinity,
         ).to(tl.float32)
         x_b, x_c, x_d, x_e = _split_4(x_quad)
         x_4 = tl.join(x_a, x_c)
@@ -122,12 +123,12 @@ def max_pool2d_kernel(
         x_a = tl.load(
             x_at + 3 * stride_xh - stride_xw,
             mask=lane_mask & (x_h_4 < H)[:, None] & x_a_mask[None, :],
-            other=float("-inf"),
+            other=-infinity,
         ).to(tl.float32)
         x_quad = tl.load(
             x_at[:, :, None] + 3 * stride_xh + quad[None, None, :] * stride_xw,
             mask=(row_mask & (x_h_4 < H))[:, None, None] & quad_mask[None, :, :],
-            other=float("-inf"),
+            other=-infinity,
         ).to(tl.float32)
         x_b, x_c, x_d, x_e = _split_4(x_quad)
         x_10 = tl.join(x_a, x_c)
@@ -215,6 +216,7 @@ def max_pool2d(x: torch.Tensor) -> torch.Tensor:
             x_view,
             out,
             x_view.stride(0),
+            float("inf"),
             N=N,
             OUT_H=OUT_H,
             W=W,
