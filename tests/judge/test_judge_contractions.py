@@ -108,7 +108,7 @@ def test_the_weights_of_another_group_are_told(groups, transposed):
 def test_a_wrong_product_is_wrong_in_one_way(add):
     """What is added twice is so in the mutant of that name alone: short sums of no batch have no other mutants."""
     for function in (lambda x, w: add(x @ w, x[:, :1]), lambda x, w: torch.addmm(x[:, :1], x, w)):
-        found = judged(operator(MATRICES, function), {"M": 8, "L": 20, "N": 8})
+        found = judged(operator(MATRICES, function), {"M": 8, "L": 20, "N": 64})  # some of a row are left by relu
         assert {name for name in found.told if name.startswith("a product")} == {
             *ALWAYS,
             "a product with what is added to it twice",

@@ -37,6 +37,9 @@ output channels 201 and 283."""
 LEAST_DEPTH, LEAST_COLUMNS = 16, 32
 """What a tile sums at once, and its output channels, at the least: what the matrix units take."""
 
+POOLED = 8
+"""Pixels a side of a window that a kernel pools at most: of more, few boxes hold whole windows."""
+
 _BOXES = Schedule.make(
     BOXES, BLOCK_M=256, BLOCK_D=1, BLOCK_H=4, BLOCK_W=64, BLOCK_N=128, BLOCK_K=32, GROUP_M=1, num_warps=8,
     num_stages=4, swap=True,
@@ -243,7 +246,7 @@ def _boxes(body: ConvolutionBody) -> dict[int, Schedule]:
 def may_pool(body: ConvolutionBody) -> bool:
     """Whether windows are whole in boxes, and anything but torch's call is known to be fast."""
     table = [row.schedule for row in first_table(body)]
-    return any(s.variant != LIBRARY for s in table) and all(holds(body, s, 0) is None for s in table)
+    return max(body.pool) <= POOLED and any(s.variant != LIBRARY for s in table) and all(holds(body, s, 0) is None for s in table)
 
 
 def _with_depth(body: ConvolutionBody, schedule: Schedule) -> Schedule:
