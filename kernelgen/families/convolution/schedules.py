@@ -246,7 +246,11 @@ def _boxes(body: ConvolutionBody) -> dict[int, Schedule]:
 def may_pool(body: ConvolutionBody) -> bool:
     """Whether windows are whole in boxes, and anything but torch's call is known to be fast."""
     table = [row.schedule for row in first_table(body)]
-    return max(body.pool) <= POOLED and any(s.variant != LIBRARY for s in table) and all(holds(body, s, 0) is None for s in table)
+    return (
+        max(body.pool) <= POOLED
+        and any(s.variant != LIBRARY for s in table)
+        and all(holds(body, s, 0) is None for s in table)
+    )
 
 
 def _with_depth(body: ConvolutionBody, schedule: Schedule) -> Schedule:
