@@ -118,8 +118,7 @@ def _has_planes(body: Body) -> bool:
 
 
 def _may_call_channels_last(body: Body) -> bool:
-    """Of one dimension of space alone there is no memory format with channels last; and where torch's call is all there
-    is, it would leave a result of that format."""
+    """Of one dimension of space alone there is no memory format with channels last."""
     return isinstance(body, ConvolutionBody) and convolution_schedules.may_turn(body)
 
 
