@@ -41,63 +41,7 @@ def _tile_of(number, tiles_m, tiles_n, GROUP_M: tl.constexpr):
 
 
 @triton.jit
-def conv1d_gelu_after_kernel(
-    convolved_ptr,
-    bias_ptr,
-    out_ptr,
-    M,
-    N,
-    L,
-    stride_bias_j,
-    stride_out_b,
-    stride_out_j,
-    stride_out_l,
-    stride_convolved_0,
-    stride_convolved_2,
-    stride_convolved_1,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    GROUP_M: tl.constexpr,
-):
-    tile_m, tile_n = _tile_of(
-        tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M
-    )
-    first_row = tile_m * BLOCK_M
-    rows = first_row + tl.arange(0, BLOCK_M)
-    row_mask = rows < M
-    images = (rows // L).to(tl.int64)
-    out_l = (rows % L).to(tl.int64)
-    first_col = tile_n * BLOCK_N
-    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
-    col_mask = cols < N
-    product = tl.load(
-        convolved_ptr
-        + images[:, None] * stride_convolved_0
-        + out_l[:, None] * stride_convolved_2
-        + cols[None, :] * stride_convolved_1,
-        mask=row_mask[:, None] & col_mask[None, :],
-        other=0.0,
-    ).to(tl.float32)
-    bias = tl.load(
-        bias_ptr + cols * stride_bias_j,
-        mask=col_mask,
-        other=0.0,
-    ).to(tl.float32)
-    y = product + bias[None, :]
-    # return F.gelu(y, approximate='tanh')
-    out = y * _sigmoid(1.5957691216057308 * (y + 0.044715 * y * y * y))
-    tl.store(
-        out_ptr
-        + images[:, None] * stride_out_b
-        + cols[None, :] * stride_out_j
-        + out_l[:, None] * stride_out_l,
-        out,
-        mask=row_mask[:, None] & col_mask[None, :],
-    )
-
-
-@triton.jit
-def conv1d_gelu_boxes_kernel(
+def conv1d_gelu_kernel(
     x_desc,
     weight_desc,
     bias_ptr,
@@ -105,11 +49,11 @@ def conv1d_gelu_boxes_kernel(
     N,
     B,
     L,
-    C,
     stride_bias_j,
     stride_out_b,
     stride_out_j,
     stride_out_l,
+    TURNED_C,
     BLOCK_M: tl.constexpr,
     BLOCK_B: tl.constexpr,
     BLOCK_W: tl.constexpr,
@@ -130,7 +74,7 @@ def conv1d_gelu_boxes_kernel(
     first_col = tile_n * BLOCK_N
     cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
     col_mask = cols < N
-    blocks = tl.cdiv(C, BLOCK_K)
+    blocks = tl.cdiv(TURNED_C, BLOCK_K)
     product = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     # y = F.conv1d(x, weight, bias, padding='same')
     for step in range(5 * blocks):
@@ -168,7 +112,6 @@ def conv1d_gelu_pointers_kernel(
     M,
     N,
     L,
-    C,
     stride_xb,
     stride_xc,
     stride_xl,
@@ -177,6 +120,7 @@ def conv1d_gelu_pointers_kernel(
     stride_out_j,
     stride_out_l,
     stride_weight_row,
+    TURNED_C,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -194,14 +138,14 @@ def conv1d_gelu_pointers_kernel(
     first_col = tile_n * BLOCK_N
     cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
     col_mask = cols < N
-    blocks = tl.cdiv(C, BLOCK_K)
+    blocks = tl.cdiv(TURNED_C, BLOCK_K)
     product = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     # y = F.conv1d(x, weight, bias, padding='same')
     for step in range(5 * blocks):
         tap_l = step // blocks
         first_channel = step % blocks * BLOCK_K
         channels = (first_channel + tl.arange(0, BLOCK_K)).to(tl.int64)
-        k_mask = channels < C
+        k_mask = channels < TURNED_C
         in_l = out_l + tap_l - 2
         inside = row_mask & (in_l >= 0) & (in_l < L)
         x = tl.load(
@@ -258,16 +202,27 @@ def has_copy_engine(device: torch.device) -> bool:
 
 
 def fit_channels(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether TMA descriptors can address these tensors in channels-last layout.
+    """Whether TMA descriptors can address these tensors once `channels_last` turned them."""
+    return has_copy_engine(x.device) and x.numel() > 0 and weight.numel() > 0
 
-    The channels of a pixel take a multiple of 16 bytes.
+
+def tf32_parts(x: torch.Tensor, groups: int = 1) -> int:
+    """How many TF32 numbers stand for an element of x[N, C, ...] in a product.
+
+    0: none, it is multiplied as it is. 1: the nearest, which torch takes too. 3: of up to 8
+    channels by up to two dimensions, which torch multiplies in float32 even where TF32 is
+    allowed; a product is then high * high + low * high + high * low.
     """
-    return (
-        has_copy_engine(x.device)
-        and x.numel() > 0
-        and weight.numel() > 0
-        and x.shape[1] * x.element_size() % 16 == 0
-    )
+    if x.dtype != torch.float32 or convolution_precision() != "tf32":
+        return 0
+    return 3 if x.shape[1] <= 8 and x.ndim <= 4 and groups == 1 else 1
+
+
+@triton.jit
+def _to_tf32(x):
+    # 10 bits of the fraction, a tie away from zero; matrix units would cut off the rest
+    bits = (x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000
+    return tl.where(tl.abs(x) < 3.4e38, bits.to(tl.float32, bitcast=True), x)
 
 
 @triton.jit
@@ -276,47 +231,90 @@ def turn_kernel(
     turned_ptr,
     C,
     P,
+    PADDED_C,
     stride_xn,
     stride_xc,
+    stride_xp,
+    stride_turned_p,
     BLOCK_C: tl.constexpr,
     BLOCK_P: tl.constexpr,
+    PARTS: tl.constexpr,
+    IS_WEIGHT: tl.constexpr,
 ):
     # one tile of channels by pixels of one image per program
     tiles_p = tl.cdiv(P, BLOCK_P)
-    tiles = tiles_p * tl.cdiv(C, BLOCK_C)
+    tiles = tiles_p * tl.cdiv(PADDED_C, BLOCK_C)
     image = (tl.program_id(0) // tiles).to(tl.int64)
     tile = tl.program_id(0) % tiles
     channels = (tile // tiles_p * BLOCK_C + tl.arange(0, BLOCK_C)).to(tl.int64)
     pixels = (tile % tiles_p * BLOCK_P + tl.arange(0, BLOCK_P)).to(tl.int64)
-    mask = (channels < C)[:, None] & (pixels < P)[None, :]
     x = tl.load(
-        x_ptr + image * stride_xn + channels[:, None] * stride_xc + pixels[None, :],
-        mask=mask,
-    )
-    turned_rows = turned_ptr + image * C * P + pixels[:, None] * C
-    tl.store(turned_rows + channels[None, :], x.T, mask=mask.T)
+        x_ptr
+        + image * stride_xn
+        + channels[:, None] * stride_xc
+        + pixels[None, :] * stride_xp,
+        mask=(channels < C)[:, None] & (pixels < P)[None, :],
+        other=0.0,
+    ).T
+    rows = turned_ptr + (image * P + pixels[:, None]) * stride_turned_p
+    turned = rows + channels[None, :]
+    mask = (pixels < P)[:, None] & (channels < PADDED_C)[None, :]
+    if PARTS == 0:
+        tl.store(turned, x, mask=mask)
+    else:
+        high = _to_tf32(x)
+        tl.store(turned, high, mask=mask)
+    if PARTS == 3:
+        # infinities count once, in high * high: times a low of 0 they would be NaN
+        is_finite = tl.abs(x) < float("inf")
+        low = tl.where(is_finite, _to_tf32(x - high), 0.0)
+        high = tl.where(is_finite, high, 0.0)
+        tl.store(turned + PADDED_C, high if IS_WEIGHT else low, mask=mask)
+        tl.store(turned + 2 * PADDED_C, low if IS_WEIGHT else high, mask=mask)
 
 
-def channels_last(x: torch.Tensor) -> torch.Tensor:
-    """x[N, C, ...] in channels-last layout; copied unless it has it already."""
+def channels_last(x: torch.Tensor, parts: int = 0, is_weight: bool = False) -> torch.Tensor:
+    """x[N, C, ...] in channels-last layout, in TF32 parts if asked; copied unless it is so.
+
+    The channels of a pixel take a multiple of 16 bytes, which TMA descriptors need.
+    """
+    N, C, P = x.shape[0], x.shape[1], x.shape[2:].numel()
     last = x.movedim(1, -1)
-    if last.is_contiguous() and x.data_ptr() % 16 == 0:
+    padded = cdiv(C * x.element_size(), 16) * 16 // x.element_size()
+    if parts == 0 and padded == C and last.is_contiguous() and x.data_ptr() % 16 == 0:
         # descriptors need the contiguous stride also for dimensions of size 1
         return last.view(-1).view(last.shape).movedim(-1, 1)
-    turned = torch.empty_like(last, memory_format=torch.contiguous_format)
-    if x.numel() == 0 or not x[0, 0].is_contiguous():
-        return turned.copy_(last).movedim(-1, 1)
-    N, C, P = x.shape[0], x.shape[1], x.shape[2:].numel()
-    grid = (N * cdiv(C, 64) * cdiv(P, 64),)
+    turned_c = padded * max(parts, 1)
+    turned = torch.empty((*last.shape[:-1], turned_c), dtype=x.dtype, device=x.device)
+    if x.numel() == 0:
+        return turned.movedim(-1, 1)
+    if last.is_contiguous():
+        N, P, strides = 1, N * P, (0, 1, C)
+    else:
+        x = x if x[0, 0].is_contiguous() else x.contiguous()
+        strides = (x.stride(0), x.stride(1), 1)
+    block = min(64, 1 << (padded - 1).bit_length())
+    grid = (N * cdiv(padded, block) * cdiv(P, 4096 // block),)
     turn_kernel[grid](
-        x, turned, C, P, x.stride(0), x.stride(1), BLOCK_C=64, BLOCK_P=64, num_warps=4
+        x,
+        turned,
+        C,
+        P,
+        padded,
+        *strides,
+        turned_c,
+        BLOCK_C=block,
+        BLOCK_P=4096 // block,
+        PARTS=parts,
+        IS_WEIGHT=is_weight,
+        num_warps=4,
     )
     return turned.movedim(-1, 1)
 
 
-def packed_weight(weight: torch.Tensor, block: int) -> torch.Tensor:
+def packed_weight(weight: torch.Tensor, block: int, parts: int = 0) -> torch.Tensor:
     """weight[J, C, ...] as [J, ... * C], channels last, zero-padded to a multiple of `block`."""
-    last = channels_last(weight).movedim(1, -1)
+    last = channels_last(weight, parts, is_weight=True).movedim(1, -1)
     beyond = -last.shape[-1] % block
     return (torch.nn.functional.pad(last, (0, beyond)) if beyond else last).flatten(1)
 
@@ -324,13 +322,41 @@ def packed_weight(weight: torch.Tensor, block: int) -> torch.Tensor:
 # Each entry: maximum output channels, input channels and bytes of an element (None: no
 # limit), kernel, launch options.
 SCHEDULES = (
-    (None, 16, 2, torch.nn.functional.conv1d, {}),
-    (None, 7, None, torch.nn.functional.conv1d, {}),
+    (
+        64,
+        16,
+        2,
+        conv1d_gelu_kernel,
+        {
+            "BLOCK_K": 16,
+            "BLOCK_M": 256,
+            "BLOCK_N": 64,
+            "BLOCK_W": 256,
+            "GROUP_M": 1,
+            "num_stages": 4,
+            "num_warps": 8,
+        },
+    ),
+    (
+        None,
+        16,
+        2,
+        conv1d_gelu_kernel,
+        {
+            "BLOCK_K": 16,
+            "BLOCK_M": 256,
+            "BLOCK_N": 128,
+            "BLOCK_W": 256,
+            "GROUP_M": 1,
+            "num_stages": 4,
+            "num_warps": 8,
+        },
+    ),
     (
         64,
         None,
         2,
-        conv1d_gelu_boxes_kernel,
+        conv1d_gelu_kernel,
         {
             "BLOCK_K": 64,
             "BLOCK_M": 256,
@@ -345,7 +371,7 @@ SCHEDULES = (
         None,
         None,
         2,
-        conv1d_gelu_boxes_kernel,
+        conv1d_gelu_kernel,
         {
             "BLOCK_K": 64,
             "BLOCK_M": 256,
@@ -357,10 +383,25 @@ SCHEDULES = (
         },
     ),
     (
+        None,
+        8,
+        None,
+        conv1d_gelu_kernel,
+        {
+            "BLOCK_K": 32,
+            "BLOCK_M": 128,
+            "BLOCK_N": 64,
+            "BLOCK_W": 128,
+            "GROUP_M": 1,
+            "num_stages": 4,
+            "num_warps": 4,
+        },
+    ),
+    (
         64,
         None,
         None,
-        conv1d_gelu_boxes_kernel,
+        conv1d_gelu_kernel,
         {
             "BLOCK_K": 32,
             "BLOCK_M": 256,
@@ -375,7 +416,7 @@ SCHEDULES = (
         None,
         None,
         None,
-        conv1d_gelu_boxes_kernel,
+        conv1d_gelu_kernel,
         {
             "BLOCK_K": 32,
             "BLOCK_M": 256,
@@ -477,39 +518,18 @@ def conv1d_gelu(
             f"got {M}, {N}, {K}"
         )
     kernel, options = pick_schedule(N, C, x.element_size())
-    if kernel is conv1d_gelu_boxes_kernel and not fit_channels(x, weight):
+    if kernel is conv1d_gelu_kernel and not fit_channels(x, weight):
         kernel = conv1d_gelu_pointers_kernel  # no TMA descriptors
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
-        if kernel is torch.nn.functional.conv1d:
-            convolved = torch.nn.functional.conv1d(
-                x.detach(), weight.detach(), padding="same"
-            )
-            grid = (cdiv(M, 64) * cdiv(N, 64),)
-            conv1d_gelu_after_kernel[grid](
-                convolved,
-                bias,
-                out,
-                M,
-                N,
-                L,
-                *bias.stride(),
-                *out.stride(),
-                convolved.stride(0),
-                convolved.stride(2),
-                convolved.stride(1),
-                BLOCK_M=64,
-                BLOCK_N=64,
-                GROUP_M=1,
-            )
-        elif kernel is conv1d_gelu_boxes_kernel:
+        if kernel is conv1d_gelu_kernel:
             block_w = options["BLOCK_W"]
             block_b = options["BLOCK_M"] // block_w
             tiles_images = cdiv(B, block_b)
             tiles_l = cdiv(L, block_w)
             tiles_m = tiles_images * tiles_l
             tiles_n = cdiv(N, options["BLOCK_N"])
-            x_last = channels_last(x)
-            weight_rows = packed_weight(weight, options["BLOCK_K"])
+            x_last = channels_last(x, tf32_parts(x))
+            weight_rows = packed_weight(weight, options["BLOCK_K"], tf32_parts(x))
             x_desc = TensorDescriptor.from_tensor(
                 x_last.movedim(1, -1), [block_b, block_w, options["BLOCK_K"]]
             )
@@ -525,9 +545,9 @@ def conv1d_gelu(
                 N,
                 B,
                 L,
-                C,
                 *bias.stride(),
                 *out.stride(),
+                x_last.shape[1],
                 BLOCK_B=block_b,
                 BLOCK_W=block_w,
                 PRECISION=convolution_precision(),
@@ -541,8 +561,8 @@ def conv1d_gelu(
         elif kernel is conv1d_gelu_pointers_kernel:
             tiles_m = cdiv(M, options["BLOCK_M"])
             tiles_n = cdiv(N, options["BLOCK_N"])
-            x_last = channels_last(x)
-            weight_rows = packed_weight(weight, options["BLOCK_K"])
+            x_last = channels_last(x, tf32_parts(x))
+            weight_rows = packed_weight(weight, options["BLOCK_K"], tf32_parts(x))
             grid = (tiles_m * tiles_n,)
             kernel[grid](
                 x_last,
@@ -552,13 +572,13 @@ def conv1d_gelu(
                 M,
                 N,
                 L,
-                C,
                 x_last.stride(0),
                 x_last.stride(1),
                 x_last.stride(2),
                 *bias.stride(),
                 *out.stride(),
                 weight_rows.stride(0),
+                x_last.shape[1],
                 PRECISION=convolution_precision(),
                 BLOCK_M=options["BLOCK_M"],
                 BLOCK_N=options["BLOCK_N"],

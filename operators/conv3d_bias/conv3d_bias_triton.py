@@ -28,73 +28,7 @@ def _tile_of(number, tiles_m, tiles_n, GROUP_M: tl.constexpr):
 
 
 @triton.jit
-def conv3d_bias_after_kernel(
-    convolved_ptr,
-    bias_ptr,
-    out_ptr,
-    M,
-    N,
-    D,
-    H,
-    W,
-    stride_bias_j,
-    stride_out_b,
-    stride_out_j,
-    stride_out_d,
-    stride_out_h,
-    stride_out_w,
-    stride_convolved_0,
-    stride_convolved_2,
-    stride_convolved_3,
-    stride_convolved_4,
-    stride_convolved_1,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    GROUP_M: tl.constexpr,
-):
-    tile_m, tile_n = _tile_of(
-        tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M
-    )
-    first_row = tile_m * BLOCK_M
-    rows = first_row + tl.arange(0, BLOCK_M)
-    row_mask = rows < M
-    images = (rows // W // H // D).to(tl.int64)
-    out_d = (rows // W // H % D).to(tl.int64)
-    out_h = (rows // W % H).to(tl.int64)
-    out_w = (rows % W).to(tl.int64)
-    first_col = tile_n * BLOCK_N
-    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
-    col_mask = cols < N
-    product = tl.load(
-        convolved_ptr
-        + images[:, None] * stride_convolved_0
-        + out_d[:, None] * stride_convolved_2
-        + out_h[:, None] * stride_convolved_3
-        + out_w[:, None] * stride_convolved_4
-        + cols[None, :] * stride_convolved_1,
-        mask=row_mask[:, None] & col_mask[None, :],
-        other=0.0,
-    ).to(tl.float32)
-    bias = tl.load(
-        bias_ptr + cols * stride_bias_j,
-        mask=col_mask,
-        other=0.0,
-    ).to(tl.float32)
-    out = product + bias[None, :]
-    tl.store(
-        out_ptr
-        + images[:, None] * stride_out_b
-        + cols[None, :] * stride_out_j
-        + out_d[:, None] * stride_out_d
-        + out_h[:, None] * stride_out_h
-        + out_w[:, None] * stride_out_w,
-        out,
-        mask=row_mask[:, None] & col_mask[None, :],
-    )
-
-
-@triton.jit
-def conv3d_bias_boxes_kernel(
+def conv3d_bias_kernel(
     x_desc,
     weight_desc,
     bias_ptr,
@@ -278,6 +212,72 @@ def conv3d_bias_pointers_kernel(
     )
 
 
+@triton.jit
+def conv3d_bias_library_after_kernel(
+    convolved_ptr,
+    bias_ptr,
+    out_ptr,
+    M,
+    N,
+    D,
+    H,
+    W,
+    stride_bias_j,
+    stride_out_b,
+    stride_out_j,
+    stride_out_d,
+    stride_out_h,
+    stride_out_w,
+    stride_convolved_0,
+    stride_convolved_2,
+    stride_convolved_3,
+    stride_convolved_4,
+    stride_convolved_1,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    GROUP_M: tl.constexpr,
+):
+    tile_m, tile_n = _tile_of(
+        tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M
+    )
+    first_row = tile_m * BLOCK_M
+    rows = first_row + tl.arange(0, BLOCK_M)
+    row_mask = rows < M
+    images = (rows // W // H // D).to(tl.int64)
+    out_d = (rows // W // H % D).to(tl.int64)
+    out_h = (rows // W % H).to(tl.int64)
+    out_w = (rows % W).to(tl.int64)
+    first_col = tile_n * BLOCK_N
+    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
+    col_mask = cols < N
+    product = tl.load(
+        convolved_ptr
+        + images[:, None] * stride_convolved_0
+        + out_d[:, None] * stride_convolved_2
+        + out_h[:, None] * stride_convolved_3
+        + out_w[:, None] * stride_convolved_4
+        + cols[None, :] * stride_convolved_1,
+        mask=row_mask[:, None] & col_mask[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    bias = tl.load(
+        bias_ptr + cols * stride_bias_j,
+        mask=col_mask,
+        other=0.0,
+    ).to(tl.float32)
+    out = product + bias[None, :]
+    tl.store(
+        out_ptr
+        + images[:, None] * stride_out_b
+        + cols[None, :] * stride_out_j
+        + out_d[:, None] * stride_out_d
+        + out_h[:, None] * stride_out_h
+        + out_w[:, None] * stride_out_w,
+        out,
+        mask=row_mask[:, None] & col_mask[None, :],
+    )
+
+
 def cdiv(a: int, b: int) -> int:
     """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
@@ -297,16 +297,27 @@ def has_copy_engine(device: torch.device) -> bool:
 
 
 def fit_channels(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether TMA descriptors can address these tensors in channels-last layout.
+    """Whether TMA descriptors can address these tensors once `channels_last` turned them."""
+    return has_copy_engine(x.device) and x.numel() > 0 and weight.numel() > 0
 
-    The channels of a pixel take a multiple of 16 bytes.
+
+def tf32_parts(x: torch.Tensor, groups: int = 1) -> int:
+    """How many TF32 numbers stand for an element of x[N, C, ...] in a product.
+
+    0: none, it is multiplied as it is. 1: the nearest, which torch takes too. 3: of up to 8
+    channels by up to two dimensions, which torch multiplies in float32 even where TF32 is
+    allowed; a product is then high * high + low * high + high * low.
     """
-    return (
-        has_copy_engine(x.device)
-        and x.numel() > 0
-        and weight.numel() > 0
-        and x.shape[1] * x.element_size() % 16 == 0
-    )
+    if x.dtype != torch.float32 or convolution_precision() != "tf32":
+        return 0
+    return 3 if x.shape[1] <= 8 and x.ndim <= 4 and groups == 1 else 1
+
+
+@triton.jit
+def _to_tf32(x):
+    # 10 bits of the fraction, a tie away from zero; matrix units would cut off the rest
+    bits = (x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000
+    return tl.where(tl.abs(x) < 3.4e38, bits.to(tl.float32, bitcast=True), x)
 
 
 @triton.jit
@@ -315,47 +326,90 @@ def turn_kernel(
     turned_ptr,
     C,
     P,
+    PADDED_C,
     stride_xn,
     stride_xc,
+    stride_xp,
+    stride_turned_p,
     BLOCK_C: tl.constexpr,
     BLOCK_P: tl.constexpr,
+    PARTS: tl.constexpr,
+    IS_WEIGHT: tl.constexpr,
 ):
     # one tile of channels by pixels of one image per program
     tiles_p = tl.cdiv(P, BLOCK_P)
-    tiles = tiles_p * tl.cdiv(C, BLOCK_C)
+    tiles = tiles_p * tl.cdiv(PADDED_C, BLOCK_C)
     image = (tl.program_id(0) // tiles).to(tl.int64)
     tile = tl.program_id(0) % tiles
     channels = (tile // tiles_p * BLOCK_C + tl.arange(0, BLOCK_C)).to(tl.int64)
     pixels = (tile % tiles_p * BLOCK_P + tl.arange(0, BLOCK_P)).to(tl.int64)
-    mask = (channels < C)[:, None] & (pixels < P)[None, :]
     x = tl.load(
-        x_ptr + image * stride_xn + channels[:, None] * stride_xc + pixels[None, :],
-        mask=mask,
-    )
-    turned_rows = turned_ptr + image * C * P + pixels[:, None] * C
-    tl.store(turned_rows + channels[None, :], x.T, mask=mask.T)
+        x_ptr
+        + image * stride_xn
+        + channels[:, None] * stride_xc
+        + pixels[None, :] * stride_xp,
+        mask=(channels < C)[:, None] & (pixels < P)[None, :],
+        other=0.0,
+    ).T
+    rows = turned_ptr + (image * P + pixels[:, None]) * stride_turned_p
+    turned = rows + channels[None, :]
+    mask = (pixels < P)[:, None] & (channels < PADDED_C)[None, :]
+    if PARTS == 0:
+        tl.store(turned, x, mask=mask)
+    else:
+        high = _to_tf32(x)
+        tl.store(turned, high, mask=mask)
+    if PARTS == 3:
+        # infinities count once, in high * high: times a low of 0 they would be NaN
+        is_finite = tl.abs(x) < float("inf")
+        low = tl.where(is_finite, _to_tf32(x - high), 0.0)
+        high = tl.where(is_finite, high, 0.0)
+        tl.store(turned + PADDED_C, high if IS_WEIGHT else low, mask=mask)
+        tl.store(turned + 2 * PADDED_C, low if IS_WEIGHT else high, mask=mask)
 
 
-def channels_last(x: torch.Tensor) -> torch.Tensor:
-    """x[N, C, ...] in channels-last layout; copied unless it has it already."""
+def channels_last(x: torch.Tensor, parts: int = 0, is_weight: bool = False) -> torch.Tensor:
+    """x[N, C, ...] in channels-last layout, in TF32 parts if asked; copied unless it is so.
+
+    The channels of a pixel take a multiple of 16 bytes, which TMA descriptors need.
+    """
+    N, C, P = x.shape[0], x.shape[1], x.shape[2:].numel()
     last = x.movedim(1, -1)
-    if last.is_contiguous() and x.data_ptr() % 16 == 0:
+    padded = cdiv(C * x.element_size(), 16) * 16 // x.element_size()
+    if parts == 0 and padded == C and last.is_contiguous() and x.data_ptr() % 16 == 0:
         # descriptors need the contiguous stride also for dimensions of size 1
         return last.view(-1).view(last.shape).movedim(-1, 1)
-    turned = torch.empty_like(last, memory_format=torch.contiguous_format)
-    if x.numel() == 0 or not x[0, 0].is_contiguous():
-        return turned.copy_(last).movedim(-1, 1)
-    N, C, P = x.shape[0], x.shape[1], x.shape[2:].numel()
-    grid = (N * cdiv(C, 64) * cdiv(P, 64),)
+    turned_c = padded * max(parts, 1)
+    turned = torch.empty((*last.shape[:-1], turned_c), dtype=x.dtype, device=x.device)
+    if x.numel() == 0:
+        return turned.movedim(-1, 1)
+    if last.is_contiguous():
+        N, P, strides = 1, N * P, (0, 1, C)
+    else:
+        x = x if x[0, 0].is_contiguous() else x.contiguous()
+        strides = (x.stride(0), x.stride(1), 1)
+    block = min(64, 1 << (padded - 1).bit_length())
+    grid = (N * cdiv(padded, block) * cdiv(P, 4096 // block),)
     turn_kernel[grid](
-        x, turned, C, P, x.stride(0), x.stride(1), BLOCK_C=64, BLOCK_P=64, num_warps=4
+        x,
+        turned,
+        C,
+        P,
+        padded,
+        *strides,
+        turned_c,
+        BLOCK_C=block,
+        BLOCK_P=4096 // block,
+        PARTS=parts,
+        IS_WEIGHT=is_weight,
+        num_warps=4,
     )
     return turned.movedim(-1, 1)
 
 
-def packed_weight(weight: torch.Tensor, block: int) -> torch.Tensor:
+def packed_weight(weight: torch.Tensor, block: int, parts: int = 0) -> torch.Tensor:
     """weight[J, C, ...] as [J, ... * C], channels last, zero-padded to a multiple of `block`."""
-    last = channels_last(weight).movedim(1, -1)
+    last = channels_last(weight, parts, is_weight=True).movedim(1, -1)
     beyond = -last.shape[-1] % block
     return (torch.nn.functional.pad(last, (0, beyond)) if beyond else last).flatten(1)
 
@@ -370,13 +424,45 @@ def memory_format_of(x: torch.Tensor) -> torch.memory_format:
 # Each entry: maximum output channels, input channels and bytes of an element (None: no
 # limit), kernel, launch options.
 SCHEDULES = (
-    (None, 16, 2, torch.nn.functional.conv3d, {}),
-    (None, 7, None, torch.nn.functional.conv3d, {}),
+    (
+        64,
+        16,
+        2,
+        conv3d_bias_kernel,
+        {
+            "BLOCK_D": 2,
+            "BLOCK_H": 4,
+            "BLOCK_K": 16,
+            "BLOCK_M": 256,
+            "BLOCK_N": 64,
+            "BLOCK_W": 32,
+            "GROUP_M": 1,
+            "num_stages": 4,
+            "num_warps": 8,
+        },
+    ),
+    (
+        None,
+        16,
+        2,
+        conv3d_bias_kernel,
+        {
+            "BLOCK_D": 2,
+            "BLOCK_H": 4,
+            "BLOCK_K": 16,
+            "BLOCK_M": 256,
+            "BLOCK_N": 128,
+            "BLOCK_W": 32,
+            "GROUP_M": 1,
+            "num_stages": 4,
+            "num_warps": 8,
+        },
+    ),
     (
         64,
         None,
         2,
-        conv3d_bias_boxes_kernel,
+        conv3d_bias_kernel,
         {
             "BLOCK_D": 2,
             "BLOCK_H": 4,
@@ -393,7 +479,7 @@ SCHEDULES = (
         None,
         None,
         2,
-        conv3d_bias_boxes_kernel,
+        conv3d_bias_kernel,
         {
             "BLOCK_D": 2,
             "BLOCK_H": 4,
@@ -406,11 +492,13 @@ SCHEDULES = (
             "num_warps": 8,
         },
     ),
+    (None, 7, None, torch.nn.functional.conv3d, {}),
+    (32, 8, None, torch.nn.functional.conv3d, {}),
     (
         64,
         None,
         None,
-        conv3d_bias_boxes_kernel,
+        conv3d_bias_kernel,
         {
             "BLOCK_D": 2,
             "BLOCK_H": 4,
@@ -427,7 +515,7 @@ SCHEDULES = (
         None,
         None,
         None,
-        conv3d_bias_boxes_kernel,
+        conv3d_bias_kernel,
         {
             "BLOCK_D": 2,
             "BLOCK_H": 4,
@@ -544,37 +632,10 @@ def conv3d_bias(
             f"got {M}, {N}, {K}"
         )
     kernel, options = pick_schedule(N, C, x.element_size())
-    if kernel is conv3d_bias_boxes_kernel and not fit_channels(x, weight):
+    if kernel is conv3d_bias_kernel and not fit_channels(x, weight):
         kernel = conv3d_bias_pointers_kernel  # no TMA descriptors
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
-        if kernel is torch.nn.functional.conv3d:
-            convolved = torch.nn.functional.conv3d(
-                x.detach().contiguous(memory_format=torch.channels_last_3d),
-                weight.detach(),
-                padding=1,
-            )
-            grid = (cdiv(M, 64) * cdiv(N, 64),)
-            conv3d_bias_after_kernel[grid](
-                convolved,
-                bias,
-                out,
-                M,
-                N,
-                D,
-                H,
-                W,
-                *bias.stride(),
-                *out.stride(),
-                convolved.stride(0),
-                convolved.stride(2),
-                convolved.stride(3),
-                convolved.stride(4),
-                convolved.stride(1),
-                BLOCK_M=64,
-                BLOCK_N=64,
-                GROUP_M=1,
-            )
-        elif kernel is conv3d_bias_boxes_kernel:
+        if kernel is conv3d_bias_kernel:
             block_d = options["BLOCK_D"]
             block_h = options["BLOCK_H"]
             block_w = options["BLOCK_W"]
@@ -585,8 +646,8 @@ def conv3d_bias(
             tiles_w = cdiv(W, block_w)
             tiles_m = tiles_images * tiles_d * tiles_h * tiles_w
             tiles_n = cdiv(N, options["BLOCK_N"])
-            x_last = channels_last(x)
-            weight_rows = packed_weight(weight, options["BLOCK_K"])
+            x_last = channels_last(x, tf32_parts(x))
+            weight_rows = packed_weight(weight, options["BLOCK_K"], tf32_parts(x))
             x_desc = TensorDescriptor.from_tensor(
                 x_last.movedim(1, -1),
                 [block_b, block_d, block_h, block_w, options["BLOCK_K"]],
@@ -620,11 +681,38 @@ def conv3d_bias(
                 num_stages=options["num_stages"],
                 num_warps=options["num_warps"],
             )
+        elif kernel is torch.nn.functional.conv3d:
+            convolved = torch.nn.functional.conv3d(
+                x.detach().contiguous(memory_format=torch.channels_last_3d),
+                weight.detach(),
+                padding=1,
+            )
+            grid = (cdiv(M, 64) * cdiv(N, 64),)
+            conv3d_bias_library_after_kernel[grid](
+                convolved,
+                bias,
+                out,
+                M,
+                N,
+                D,
+                H,
+                W,
+                *bias.stride(),
+                *out.stride(),
+                convolved.stride(0),
+                convolved.stride(2),
+                convolved.stride(3),
+                convolved.stride(4),
+                convolved.stride(1),
+                BLOCK_M=64,
+                BLOCK_N=64,
+                GROUP_M=1,
+            )
         elif kernel is conv3d_bias_pointers_kernel:
             tiles_m = cdiv(M, options["BLOCK_M"])
             tiles_n = cdiv(N, options["BLOCK_N"])
-            x_last = channels_last(x)
-            weight_rows = packed_weight(weight, options["BLOCK_K"])
+            x_last = channels_last(x, tf32_parts(x))
+            weight_rows = packed_weight(weight, options["BLOCK_K"], tf32_parts(x))
             grid = (tiles_m * tiles_n,)
             kernel[grid](
                 x_last,

@@ -223,11 +223,12 @@ def test_chains_are_right_whichever_layout_comes_in(name: str, layout: torch.mem
 def test_a_chain_of_convolutions_turns_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = CHAINS[name]
     module = load(render.triton_source(plan_of(found.spec())))
+    module.__dict__["convolution_precision"] = lambda: "ieee"  # rounding to TF32 copies what is turned too
     x, *rest = inputs_of(found, SMALL, "float32")
     images, turn = [], module.channels_last
 
-    def counted(given: torch.Tensor) -> torch.Tensor:
-        turned: torch.Tensor = turn(given)
+    def counted(given: torch.Tensor, *parts: Any, **which: Any) -> torch.Tensor:
+        turned: torch.Tensor = turn(given, *parts, **which)
         if given.shape[0] == SMALL["B"]:
             images.append(turned.data_ptr() != given.data_ptr())
         return turned
@@ -241,11 +242,11 @@ def test_a_chain_of_convolutions_turns_once(name: str, monkeypatch: pytest.Monke
 
 
 def test_what_torch_convolves_lies_as_it_leaves_it() -> None:
-    """Of three channels: the pool behind it reads that as it lies, and the next convolution turns what the pool leaves."""
+    """With strides: the pool behind it reads that as it lies, and the next convolution turns what the pool leaves."""
     lines = CHAINS["windows between them"].lines
     found = of(
-        "\n".join(lines), {"x": "B 3 H W", "w": "24 3 3 3", "v": "20 24 3 3", "s": "24 1 1"},
-        "B 20 (H-1)//2+1 (W-1)//2+1", SMALL,
+        "\n".join(lines).replace("w, padding", "w, stride=2, padding"),
+        {"x": "B 3 H W", "w": "24 3 3 3", "v": "20 24 3 3", "s": "24 1 1"}, "B 20 (H-1)//4+1 (W-1)//4+1", SMALL,
     )  # fmt: skip
     for sample_of, is_turned in ((found, False), (CHAINS["windows between them"], True)):
         text = render.triton_source(plan_of(sample_of.spec()))
@@ -336,9 +337,17 @@ def test_a_table_may_call_torch_in_both_ways(turned_first: bool, monkeypatch: py
 
 
 TIMED: dict[str, tuple[Any, ...]] = {
-    "few channels of halves": ("relu", "B C H W", {"C": 8}, "float16", "library", {"channels_last": True}),
-    "three channels": ("relu", "B C H W", {"C": 3}, "float32", "library", {"channels_last": True}),
-    "eight channels": ("relu", "B C H W", {"C": 8}, "float32", "boxes", {"BLOCK_K": 16, "BLOCK_N": 64, "BLOCK_W": 64}),
+    "few channels of halves": ("relu", "B C H W", {"C": 8}, "float16", "boxes", {"BLOCK_K": 16, "BLOCK_N": 64}),
+    "three channels": ("relu", "B C H W", {"C": 3}, "float32", "boxes", {"BLOCK_K": 16, "BLOCK_M": 128, "BLOCK_H": 2}),
+    "three known channels": ("relu", "B 3 H W", {}, "float32", "boxes", {"BLOCK_K": 16, "BLOCK_M": 128}),
+    "eight channels": ("relu", "B C H W", {"C": 8}, "float32", "boxes", {"BLOCK_K": 32, "BLOCK_N": 64, "BLOCK_W": 64}),
+    "nine channels": ("relu", "B C H W", {"C": 9}, "float32", "boxes", {"BLOCK_K": 16, "BLOCK_M": 256}),
+    "a volume of three channels": ("volume", "B C D H W", {"C": 3}, "float32", "library", {"channels_last": True}),
+    "a volume of few channels": ("volume", "B C D H W", {"C": 8, "J": 16}, "float32", "library", {"channels_last": True}),
+    "a volume of halves": ("volume", "B C D H W", {"C": 3}, "float16", "boxes", {"BLOCK_K": 16}),
+    "a volume": ("volume", "B C D H W", {"C": 8}, "float32", "boxes", {"BLOCK_K": 16}),
+    "three channels with strides": ("stride", "B 3 H W", {}, "float32", "library", {"channels_last": True}),
+    "three channels of halves with strides": ("stride", "B 3 H W", {}, "float16", "library", {"channels_last": False}),
     "thirty-two channels": ("relu", "B C H W", {"C": 32}, "float16", "boxes", {"BLOCK_K": 32}),
     "as many as known": ("relu", "B 16 H W", {}, "float32", "boxes", {"BLOCK_K": 16}),
     "many": ("relu", "B C H W", {"C": 64, "J": 200}, "float16", "boxes", {"BLOCK_K": 64, "BLOCK_N": 128}),
@@ -359,19 +368,22 @@ def _timed(after: str, shape: str) -> tuple[OperatorSpec, Graph]:
     call = {
         "relu": "torch.relu(F.conv2d(x, w, b, padding=1))", "bias": "F.conv2d(x, w, b, padding=1)",
         "alone": "F.conv2d(x, w, padding=1)", "line": "torch.relu(F.conv1d(x, w, b, padding=1))",
+        "volume": "torch.relu(F.conv3d(x, w, b, padding=1))",
+        "stride": "torch.relu(F.conv2d(x, w, b, stride=2, padding=1))",
     }[after]  # fmt: skip
     _, channels, *space = shape.split()
     inputs = {**IMAGE, "x": shape, "w": f"J {channels}{' 3' * len(space)}"}
     if after == "alone":
         del inputs["b"]
-    spec = of(f"return {call}", inputs, f"B J {' '.join(space)}").spec()
+    sizes = [f"({size}-1)//2+1" if after == "stride" else size for size in space]
+    spec = of(f"return {call}", inputs, f"B J {' '.join(sizes)}").spec()
     return spec, frontend.trace(spec)[0]
 
 
 @pytest.mark.parametrize("name", TIMED)
 def test_a_first_schedule_is_what_its_sizes_ask_for(name: str) -> None:
     after, shape, sizes, dtype, variant, wanted = TIMED[name]
-    timed = {"B": 64, "C": 64, "H": 126, "W": 126, "J": 64} | sizes
+    timed = {"B": 64, "C": 64, "D": 30, "H": 126, "W": 126, "J": 64} | sizes
     case = Case(tuple(timed.items()), (("T", dtype),))
     spec, graph = _timed(after, shape)
     plan = families.lower(replace(spec, performance=(case,)), graph)
@@ -380,6 +392,47 @@ def test_a_first_schedule_is_what_its_sizes_ask_for(name: str) -> None:
     assert found.variant == variant
     assert dict(found.values) | wanted == dict(found.values)
     assert [families.unknown(row.schedule) for row in plan.table] == [None] * len(plan.table)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 8, 9, 40])
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_float32_is_multiplied_as_torch_does_it(channels: int, layout: torch.memory_format) -> None:
+    """Where TF32 is allowed, of the nearest TF32 numbers; few channels as in float32, of three each."""
+    found = FORMS["bias and relu"]
+    plan = planned(found)
+    schedule = next(s for s in schedules(plan) if s.variant == "boxes")
+    module = load(render.triton_source(plan.with_table((TableRow((), schedule),))))
+    module.__dict__["convolution_precision"] = lambda: "tf32"
+    x, w, b = inputs_of(found, {**SMALL, "C": channels}, "float32")
+    x, w = x.contiguous(memory_format=layout), w.contiguous(memory_format=layout)
+    got = module.op(x, w, b).double()
+    if channels > 8:
+        x, w = _to_tf32(x), _to_tf32(w)
+    torch.testing.assert_close(
+        got, torch.relu(torch.conv2d(x.double(), w.double(), b.double(), padding=1)), atol=1e-5, rtol=1e-5
+    )
+
+
+def _to_tf32(x: torch.Tensor) -> torch.Tensor:
+    """With 10 bits of the fraction."""
+    fraction, exponent = torch.frexp(x.double())
+    return torch.ldexp((fraction * 2**11).round(), exponent - 11).float()
+
+
+@pytest.mark.parametrize("channels", [3, 40])
+def test_an_infinity_of_parts_is_one(channels: int) -> None:
+    """Times a part of 0 it would be NaN."""
+    found = FORMS["bias and relu"]
+    plan = planned(found)
+    module = load(
+        render.triton_source(plan.with_table((TableRow((), next(s for s in schedules(plan) if s.variant == "boxes")),)))
+    )
+    module.__dict__["convolution_precision"] = lambda: "tf32"
+    x, w, b = (t.abs() + 1 for t in inputs_of(found, {**SMALL, "C": channels}, "float32"))
+    x[0, 0, 1, 1], x[1, 1, 2, 2], w[0, 2, 1, 1], w[1, 1, 1, 1] = torch.inf, torch.nan, torch.inf, -torch.inf
+    got, wanted = module.op(x, w, b), torch.relu(torch.conv2d(x, w, b, padding=1))
+    assert torch.equal(got.isnan(), wanted.isnan())
+    assert torch.equal(got.isinf(), wanted.isinf())
 
 
 def test_torchs_call_leaves_its_bias_to_what_follows() -> None:

@@ -37,7 +37,7 @@ SPACE = {1: "l", 2: "hw", 3: "dhw"}
 _RESERVED = RESERVED | {
     "k_mask", "tile_m", "tile_n", "first_row", "first_col", "group", "blocks", "step", "tap", "images", "channels",
     "ks", "inside", "pixels", "BLOCK_M", "BLOCK_N", "BLOCK_K", "BLOCK_B", "BLOCK_D", "BLOCK_H", "BLOCK_W", "GROUP_M",
-    "PRECISION", "M", "N", "K", "GROUPS", "first_image", "first_channel",
+    "PRECISION", "M", "N", "K", "TURNED_C", "GROUPS", "first_image", "first_channel",
     "windows", "within", "places", "place_mask", "pooled_images", *(f"pooled_{d}" for d in "dhwl"),
     "tiles_m", "tiles_b", "phase", "program", "first_weight",
     *(
@@ -88,6 +88,20 @@ class ConvolutionBody(ProductBody):
     def run(self, index: str) -> Group:
         """The run that a variable counts."""
         return next(g for e in self.layout.extents for g in e.runs if g.index == index)
+
+
+PART_CHANNELS = 8
+"""Channels at the most that are multiplied in three TF32 parts, as `tf32_parts` of host.py.jinja says: torch's call
+multiplies them in float32 though TF32 is allowed (H200, cuDNN 9: 3x3 of 3 and 8 channels, an error of 5e-7 where TF32
+has 1e-3)."""
+
+
+def may_have_parts(body: ConvolutionBody) -> bool:
+    """Whether there may be so few channels. In three dimensions three parts take up to twice as long as torch's call
+    (H200: 3 channels 1044 us by 403)."""
+    known = [body.lowered.space.axes[a] for run in body.extent("k").runs if run.index == "channels" for a in run.axes]
+    channels = prod(size for size in known if isinstance(size, int))
+    return body.rank < 3 and body.windows.groups == 1 and channels <= PART_CHANNELS
 
 
 def body(spec: OperatorSpec, graph: Graph) -> ConvolutionBody:

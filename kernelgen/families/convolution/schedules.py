@@ -6,10 +6,10 @@ Tiles follow what was measured on an H200 (sm_90, 132 SMs); other devices begin 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf, prod
 
-from kernelgen.families.convolution.lowering import SPACE, ConvolutionBody
+from kernelgen.families.convolution.lowering import PART_CHANNELS, SPACE, ConvolutionBody, may_have_parts
 from kernelgen.families.convolution.phases import phases_of
 from kernelgen.families.family import LIBRARY as LIBRARY
 from kernelgen.families.family import Kernels, Table, Variant
@@ -28,11 +28,14 @@ MEANINGS = {
     FOLDED: "the same on the input in its own layout, with taps and channels as one summed dimension: for few channels",
     LIBRARY: "torch's convolution, where it is faster; the epilogue is then a separate kernel",
 }
-FEW_CHANNELS, FEW_CHANNELS_OF_HALVES = 7, 16
-"""Input channels of which a tap has so few that the copy engine and the matrix units would be fed mostly zeros: then
-torch's call is given a turned input. H200, 62 images of 126 by 126 by 64: of 4 float32 channels 341 us and 320 in
-boxes, of 8 365 and 239; of 8 float16 channels 236 and 302, of 16 259 and 239, but of 128
-output channels 201 and 283."""
+FEW_CHANNELS = 7
+"""Input channels of which a tap has so few that the matrix units would be fed mostly zeros: where strides or three
+dimensions of space leave boxes no other use, float32 is given to torch's call, turned. H200, 3x3x3 of 3 channels: 403
+us by 1044 in boxes. Not halves: of few channels of them cuDNN's kernels for turned inputs give NaN where a sum is
+infinite (H200, cuDNN 9: 116 of 756 results of 4 channels of spread 100), and in boxes they are faster anyway."""
+NARROW, NARROW_CHANNELS = 32, 8
+"""Output and input channels in three dimensions of space that are left to torch's call too: 1225 us by 2272 (H200,
+3x3x3 of 8 to 16 channels)."""
 
 LEAST_DEPTH, LEAST_COLUMNS = 16, 32
 """What a tile sums at once, and its output channels, at the least: what the matrix units take."""
@@ -122,42 +125,65 @@ def holds(body: Body, schedule: Schedule, itemsize: int) -> str | None:
     return None if schedule.int("BLOCK_M") % prod(body.pool) == 0 else "a tile that is no whole number of windows"
 
 
-def first_table(body: ConvolutionBody) -> Table:
+def first_table(body: ConvolutionBody, widths: Sequence[int] = ()) -> Table:
     """From H200 figures beside cuDNN and torch.compile, which calls it with a turned input; NCHW in and out. In float32
-    (TF32) boxes take 0.55 to 0.98 of the time of the better of them from 8 channels on; in half precision 0.9 to 1.07,
-    but torch's call alone is faster where nothing follows. With strides pointers take 1.2 times as long as torch's
-    call, of three channels four times.
+    (TF32) boxes take 0.55 to 0.98 of the time of the better of them; in half precision 0.9 to 1.07 from 32 channels on
+    and 0.5 to 0.8 of fewer, but torch's call alone is faster where nothing follows. With strides pointers take 1.2
+    times as long as torch's call, of three channels four times. `widths`: pixels that boxes may lie along.
     """
     few, alone = _has_few(body), body.is_library and not has_bias(body)
     if reduces(body):
         tile = _whole_channels(body) if boxable(body) and few is False else _gathered_channels(body)
         return (table_row(tile, itemsize=2), table_row(tile.replace(BLOCK_K=32)))
     turned = _LIBRARY.replace(channels_last=may_turn(body) and not alone)
-    if few or not boxable(body):
-        return (table_row(turned if few else _LIBRARY),)
+    if not boxable(body):
+        turns = few and turned != _LIBRARY
+        return (table_row(_LIBRARY, itemsize=2), table_row(turned)) if turns else (table_row(_LIBRARY),)
     if alone and prod(body.window) == 1:
         return (table_row(_LIBRARY),)
-    halves = _by_columns(body, _box(body, ()).replace(BLOCK_K=64), itemsize=2)
+    box = _box(body, widths)
     if alone:
-        halves = (table_row(_LIBRARY, itemsize=2),)
+        halves: Table = (table_row(_LIBRARY, itemsize=2),)
     elif prod(body.window) == 1 and FOLDED in variants(body):
         halves = (table_row(_POINTS, itemsize=2),)
-    rows = (*halves, *_by_columns(body, _box(body, ())))
-    if few is False:
-        return rows
-    of_halves = () if alone else (table_row(turned, C=FEW_CHANNELS_OF_HALVES, itemsize=2),)
-    return (*of_halves, table_row(turned, C=FEW_CHANNELS), *rows)
+    else:
+        halves = _by_columns(body, box.replace(BLOCK_K=64), itemsize=2)
+        if _channels(body) is None:
+            halves = (*_by_columns(body, box.replace(BLOCK_K=LEAST_DEPTH), C=LEAST_DEPTH, itemsize=2), *halves)
+    of_few = _of_few(body, box, turned)
+    return (*halves, *of_few, *(() if any(not row.upto for row in of_few) else _by_columns(body, box)))
 
 
-def _by_columns(body: ConvolutionBody, box: Schedule, itemsize: int | None = None) -> Table:
+def _of_few(body: ConvolutionBody, box: Schedule, turned: Schedule) -> Table:
+    """The rows of few float32 channels."""
+    channels = _channels(body)
+    if body.rank == 3:
+        if channels is not None:
+            return (table_row(turned),) if channels <= FEW_CHANNELS else ()
+        return table_row(turned, C=FEW_CHANNELS), table_row(turned, N=NARROW, C=NARROW_CHANNELS)
+    if not may_have_parts(body):
+        return ()
+    # each as three TF32 numbers
+    half = box.replace(**{"BLOCK_M": 128, ("BLOCK_H" if body.rank == 2 else "BLOCK_W"): _half_side(box, body.rank)})
+    small = (half if holds(body, half, 0) is None else box).replace(BLOCK_N=64, BLOCK_K=32, num_warps=4)
+    return (table_row(small, C=None if channels else PART_CHANNELS),)
+
+
+def _half_side(box: Schedule, rank: int) -> int:
+    """The side that makes of a box one of 128 pixels, or of as many as it has."""
+    side = box.int("BLOCK_H" if rank == 2 else "BLOCK_W")
+    return max(side * 128 // max(_pixels(box), 128), 1)
+
+
+def _by_columns(body: ConvolutionBody, box: Schedule, **upto: int) -> Table:
     """A box's rows by the number of output channels; its tiles have no more channels than are known to be there."""
-    channels, columns = _known(body, body.run("channels").axes), _known(body, body.extent("n").axes)
+    channels, columns = _channels(body), _known(body, body.extent("n").axes)
     if channels is not None:
         box = box.replace(BLOCK_K=min(box.int("BLOCK_K"), _enough(channels, LEAST_DEPTH)))
     if columns is not None:
         width = min(box.int("BLOCK_N"), _enough(columns, LEAST_COLUMNS))
-        return (table_row(box.replace(BLOCK_N=width), itemsize=itemsize),)
-    return table_row(box.replace(BLOCK_N=64), N=64, itemsize=itemsize), table_row(box, itemsize=itemsize)
+        return (table_row(box.replace(BLOCK_N=width), **upto),)
+    return table_row(box.replace(BLOCK_N=64), N=64, **upto), table_row(box, **upto)
 
 
 @dataclass(frozen=True)
@@ -177,36 +203,43 @@ def for_cases(body: ConvolutionBody, table: Table, timed: Sequence[Timed]) -> Ta
     than a tile sums at once, or fewer output channels than it has."""
     if reduces(body):
         return table
-    box = _box(body, [one.width for one in timed if one.width])
-    sides = {name: value for name, value in box.values if name == "BLOCK_M" or name.removeprefix("BLOCK_") in _SIDES}
-    rows = [replace(r, schedule=r.schedule.replace(**sides)) if r.schedule.variant == BOXES else r for r in table]
-    own: dict[tuple[tuple[str, int], ...], TableRow] = {}
-    for one in timed:
-        sizes = {"C": one.channels, "N": one.columns, "itemsize": one.itemsize}
-        row = next(r for r in rows if all(sizes[name] <= limit for name, limit in r.upto))
-        if row.schedule.variant == BOXES:
-            narrow = _narrowed(row, one)
-            if narrow != row:
-                own[narrow.upto] = narrow
-    calls = [row for row in rows if row.schedule.variant == LIBRARY and row.upto]
-    return (*calls, *sorted(own.values(), key=_limits), *(row for row in rows if row not in calls))
+    found: list[TableRow] = []
+    rows = first_table(body, [one.width for one in timed if one.width])
+    taken = [next(row for row in rows if _admits(row, one)) for one in timed]
+    for row in rows:
+        own = [_narrowed(body, row, one) for one, its in zip(timed, taken, strict=True) if its is row]
+        found += sorted({row.upto: row for row in own}.values(), key=_limits)
+        found += [row] if row not in own else []
+    return tuple(found)
 
 
-def _narrowed(row: TableRow, timed: Timed) -> TableRow:
+def _admits(row: TableRow, timed: Timed) -> bool:
+    sizes = {"C": timed.channels, "N": timed.columns, "itemsize": timed.itemsize}
+    return all(sizes[name] <= limit for name, limit in row.upto)
+
+
+def _narrowed(body: ConvolutionBody, row: TableRow, timed: Timed) -> TableRow:
     """Whose tiles have no more channels than there are."""
     schedule, upto = row.schedule, dict(row.upto)
-    for block, name, size, least in (
-        ("BLOCK_K", "C", timed.channels, LEAST_DEPTH), ("BLOCK_N", "N", timed.columns, LEAST_COLUMNS),
-    ):  # fmt: skip
-        enough = _enough(size, least)
+    if schedule.variant != BOXES:
+        return row
+    in_parts = timed.itemsize == 4 and may_have_parts(body) and timed.channels <= PART_CHANNELS
+    parts = 4 if in_parts else 1  # three, and their padding
+    for block, name, size, each in (("BLOCK_K", "C", timed.channels, parts), ("BLOCK_N", "N", timed.columns, 1)):
+        enough = max(1 << (size * each - 1).bit_length(), LEAST_DEPTH if name == "C" else LEAST_COLUMNS)
         if enough < schedule.int(block):
             schedule = schedule.replace(**{block: enough})
-            upto[name] = min(enough, upto.get(name, enough))
+            upto[name] = min(enough // each, upto.get(name, enough))
     return table_row(schedule, **upto)
 
 
 def _enough(size: int, least: int) -> int:
     return max(1 << (size - 1).bit_length(), least)
+
+
+def _channels(body: ConvolutionBody) -> int | None:
+    """The input channels of a group, where they are a number."""
+    return _known(body, body.run("channels").axes) if _has_channels(body) else 1
 
 
 def _known(body: ConvolutionBody, axes: Sequence[int]) -> int | None:
@@ -263,9 +296,7 @@ def _with_depth(body: ConvolutionBody, schedule: Schedule) -> Schedule:
 
 def _has_few(body: ConvolutionBody) -> bool | None:
     """Whether there are FEW_CHANNELS; None: their number is not known."""
-    if not _has_channels(body):
-        return True
-    channels = _known(body, body.run("channels").axes)
+    channels = _channels(body)
     return None if channels is None else channels <= FEW_CHANNELS
 
 

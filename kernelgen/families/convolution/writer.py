@@ -10,9 +10,9 @@ from math import prod
 
 from kernelgen.families.access import Access, Group
 from kernelgen.families.bounds import scalar
-from kernelgen.families.convolution.lowering import SPACE, ConvolutionBody
+from kernelgen.families.convolution.lowering import SPACE, ConvolutionBody, may_have_parts
 from kernelgen.families.convolution.phases import Phases, phases_of
-from kernelgen.families.matmul.writer import PRECISION, Tiled, Writer
+from kernelgen.families.matmul.writer import PRECISION, Tiled, Writer, multiplies_float32
 from kernelgen.families.values import Value
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.indices import Condition, Expr
@@ -23,14 +23,18 @@ from kernelgen.tile.walk import used_names
 _OPERATIONS = {"+": "add", "-": "sub", "*": "mul", "//": "int_div", "%": "int_mod"}
 _COMPARED = {"<": "lt", ">=": "ge"}
 
+TURNED_CHANNELS = "TURNED_C"
+"""The channels of an input whose elements may stand as several TF32 numbers side by side."""
 
-def tiled(body: ConvolutionBody, *, folded: bool = False) -> Tiled:
+
+def tiled(body: ConvolutionBody, *, folded: bool = False, parts: bool = False) -> Tiled:
     """Tiles of pixels, output channels, and input channels, or all that is summed."""
     m = ir.Axis("m", "rows", "row_mask", "BLOCK_M", "M")
     n = ir.Axis("n", "cols", "col_mask", "BLOCK_N", "N")
     if folded:
         return Tiled(m, n, ir.Axis("k", "ks", "k_mask", "BLOCK_K", "K"))
-    return Tiled(m, n, ir.Axis("k", "channels", "k_mask", "BLOCK_K", body.run("channels").size))
+    size = TURNED_CHANNELS if parts else body.run("channels").size
+    return Tiled(m, n, ir.Axis("k", "channels", "k_mask", "BLOCK_K", size))
 
 
 class ConvolutionWriter(Writer):
@@ -49,12 +53,14 @@ class ConvolutionWriter(Writer):
         m: ir.Axis | None = None,
     ) -> None:
         """`m`: the axis of its tiles along pixels, if it is not the usual one."""
-        made = tiled(body, folded=folded)
-        super().__init__(spec, body, replace(made, m=m) if m else made)
         self.folded = folded
         self.boxes = boxes
         self.turns = turns and not folded
         """Whether it reads a turned input and a packed weight, which the wrapper makes."""
+        self.tf32 = self.turns and multiplies_float32(spec, body)
+        """Whether these may hold TF32 numbers."""
+        made = tiled(body, folded=folded, parts=self.tf32 and may_have_parts(body))
+        super().__init__(spec, body, replace(made, m=m) if m else made)
         self.given, self.weight = self.factors()
         self.phases: dict[str, Phases] = {p.d: p for p in phases_of(body)} if turns else {}
         """By the dimension of space."""
@@ -197,8 +203,11 @@ class ConvolutionWriter(Writer):
         if self.body.windows.transposed:
             parted = f"{weight}.unflatten(0, ({groups}, -1)).transpose(1, 2).flatten(0, 1)"
             by_output = parted if groups > 1 else f"{weight}.transpose(0, 1)"
-        packed = f'packed_weight({by_output}, options["BLOCK_K"])'
-        return (self.turned(given), f"channels_last({given})"), (self.turned(weight), packed)
+        parts = ""
+        if self.tf32:
+            parts = f", tf32_parts({given}, groups={groups})" if groups > 1 else f", tf32_parts({given})"
+        packed = f'packed_weight({by_output}, options["BLOCK_K"]{parts})'
+        return (self.turned(given), f"channels_last({given}{parts})"), (self.turned(weight), packed)
 
     def turned(self, tensor: str) -> str:
         """What the wrapper calls a tensor whose channels it has lie side by side."""
@@ -212,7 +221,10 @@ class ConvolutionWriter(Writer):
             return found
         given, weight = (self.reads[i].tensor for i in (self.given, self.weight))
         row = f"stride_{weight}_row"
-        strides = [ir.Argument(row, "number", f"{self.turned(weight)}.stride(0)")] if row in used_names(body) else []
+        used = used_names(body)
+        strides = [ir.Argument(row, "number", f"{self.turned(weight)}.stride(0)")] if row in used else []
+        if TURNED_CHANNELS in used:
+            strides.append(ir.Argument(TURNED_CHANNELS, "number", f"{self.turned(given)}.shape[1]"))
         hosts = {t: self.turned(t) for t in (given, weight)}
         return (
             *(replace(a, host=re.sub(rf"^({given}|{weight})(?=$|\.)", lambda m: hosts[m[1]], a.host)) for a in found),
