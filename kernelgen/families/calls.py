@@ -15,10 +15,14 @@ from math import prod
 
 from kernelgen.errors import Mistake, UnsupportedError
 from kernelgen.families import partition
-from kernelgen.families.costs import FLOPS_A_BYTE, LAUNCH, cost, large, moved, multiplied
+from kernelgen.families.convolution.lowering import ConvolutionBody
+from kernelgen.families.convolution.schedules import has_bias
+from kernelgen.families.costs import FLOPS_A_BYTE, LAUNCH, cost, large, moved, multiplied, result_bytes
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.kernel import body_of
+from kernelgen.families.matmul.lowering import ProductBody
 from kernelgen.families.partition import Group
+from kernelgen.families.registry import row_of
 from kernelgen.families.space import size_text
 from kernelgen.frontend.graph import CALL, DOT, VIEWS, Atom, Dim, Graph, Node, Output, Ref, SizeOf, seen_through
 from kernelgen.frontend.indices import leaves
@@ -215,8 +219,15 @@ class _Cut:
         self.stored |= computed
 
     def _cost(self, group: Group, stored: frozenset[int]) -> int:
-        """What a group's kernel costs."""
-        return cost(self._group(self._written(group), self._lying(stored)), self.cases)
+        """What a group's kernel costs. What follows torch's own call, and a bias that this adds to a convolution, takes
+        another pass over its result."""
+        plan = self._group(self._written(group), self._lying(stored))
+        body = body_of(plan)
+        passes_again = isinstance(body, ProductBody) and not (
+            body.is_library and not (isinstance(body, ConvolutionBody) and has_bias(body))
+        )
+        called = [c for c in self.cases if passes_again and plan.table[row_of(plan, c)].schedule.variant == _CALLED]
+        return cost(plan, self.cases) + 2 * sum(result_bytes(plan, case) for case in called)
 
     def _least(self, group: Group, stored: frozenset[int]) -> int:
         """What a group's kernel costs at least: a launch, its results, and what these are computed from."""
@@ -314,7 +325,8 @@ class _Cut:
         return self._scratch(i, name)
 
     def _scratch(self, i: int, name: str) -> TensorSpec:
-        """A value in memory as it was computed; of a product, and of sums with it, as torch has it."""
+        """A value in memory as it was computed; of a product, and of what follows from it element by element, as torch
+        has it."""
         node, seen = self.graph.nodes[i], self.graph.nodes[self.base(i)]
         if seen.op in ("round", CALL):
             dtype = str(seen.attrs[0])
@@ -322,23 +334,23 @@ class _Cut:
             dtype = self._product_dtype(i) or ("float32" if node.dtype == "float" else node.dtype)
         return TensorSpec(name, tuple(_entry(dim) for dim in node.shape), dtype)
 
-    def _summed(self, i: int) -> list[int]:
-        """What a value is a sum of, or a view."""
+    def _leaves(self, i: int) -> list[int]:
+        """What a value is computed from element by element."""
         node = self.graph.nodes[i]
-        if node.op not in (*VIEWS, "add", "sub"):
+        if node.op not in VIEWS and (node.dtype != "float" or OPERATIONS[node.op].kind != "map"):
             return [i]
-        return [leaf for j in node.operands for leaf in self._summed(j)]
+        return [leaf for j in node.operands for leaf in self._leaves(j)]
 
     def _product_dtype(self, i: int) -> str:
-        """The dtype in which torch has what a product comes to, and its sums with tensors of that dtype; empty for
-        anything else."""
-        summed = [self.graph.nodes[j] for j in self._summed(i)]
+        """The dtype in which torch has what a product comes to, and what is computed from it and tensors of that dtype
+        element by element; empty for anything else."""
+        leaves = [self.graph.nodes[j] for j in self._leaves(i)]
         found = {
             str(node.attrs[0]) if node.op in ("round", DOT) and node.attrs
             else next(t.dtype for t in self.spec.inputs if t.name == node.name) if node.op == "input" else ""
-            for node in summed
+            for node in leaves
         }  # fmt: skip
-        return found.pop() if len(found) == 1 and any(node.op == DOT for node in summed) else ""
+        return found.pop() if len(found) == 1 and any(node.op == DOT for node in leaves) else ""
 
     def _group(
         self,

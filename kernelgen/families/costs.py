@@ -7,8 +7,9 @@ from math import ceil, prod
 
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.kernel import Body, body_of
+from kernelgen.families.matmul.lowering import ProductBody
 from kernelgen.families.values import Use, axes_of
-from kernelgen.frontend.graph import DOT
+from kernelgen.frontend.graph import DOT, REDUCTIONS
 from kernelgen.frontend.operations import OPERATIONS
 from kernelgen.plan import KernelPlan
 from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec, TensorSpec
@@ -21,6 +22,9 @@ _LANES_A_BYTE = 8
 """Operations of all others: H200 67 TFLOPS of float32, two of them a multiply-add, by 4.8 TB/s; H100 10."""
 LAUNCH = 10_000_000
 """Bytes in the time that a kernel of its own takes however little it does: about 2 us, by 4.8 TB/s."""
+_CHAIN, _LONG = 20, 5
+"""Such operations in the time of a chain of a dozen instructions or more, and of one of a few. H200, float32: an exact
+gelu after a convolution, which is three chains, takes 7.5 bytes' time an element, tanh(softplus(x)) 16."""
 _TILE = 128
 """Rows or columns of a tile of a product."""
 _LARGE = 1024
@@ -29,12 +33,15 @@ _LARGE = 1024
 
 def cost(plan: KernelPlan, cases: Sequence[Case]) -> int:
     """The bytes that a kernel moves over all cases, and those whose time passes while factors of its products are
-    computed, in every tile anew."""
-    return (
-        LAUNCH * len(cases)
-        + moved(plan, cases)
-        + sum(_recomputed(body_of(plan), case) for case in cases) // _LANES_A_BYTE
-    )
+    computed, in every tile anew, and what follows from these. Where there is no product, and nothing is computed in two
+    walks, memory moves meanwhile."""
+    body, bytes_moved = body_of(plan), moved(plan, cases)
+    found = [_computed(body, case) for case in cases]
+    once, again = (sum(operations[i] for operations in found) // _LANES_A_BYTE for i in (0, 1))
+    if not again and all(value.op != DOT for value in body.lowered.values):
+        return LAUNCH * len(cases) + max(bytes_moved, once)
+    recomputed = sum(_recomputed(body, case) for case in cases) // _LANES_A_BYTE
+    return LAUNCH * len(cases) + bytes_moved + recomputed + once + again
 
 
 def multiplied(plan: KernelPlan, case: Case) -> int:
@@ -42,6 +49,14 @@ def multiplied(plan: KernelPlan, case: Case) -> int:
     body = body_of(plan)
     axes = [body.lowered.space.axes[a] for extent in body.layout.extents for a in extent.axes]
     return 2 * prod(case.shape(tuple(axes))) if axes else 0
+
+
+def result_bytes(plan: KernelPlan, case: Case) -> int:
+    """The bytes of a kernel's product, as torch's call leaves it."""
+    body = body_of(plan)
+    assert isinstance(body, ProductBody)
+    axes = [body.lowered.space.axes[a] for extent in body.layout.extents if extent.name != "k" for a in extent.axes]
+    return prod(case.shape(tuple(axes))) * ITEMSIZE[case.dtype(body.factor.dtype)]
 
 
 def moved(plan: KernelPlan, cases: Iterable[Case]) -> int:
@@ -77,6 +92,35 @@ def _recomputed(body: Body, case: Case) -> int:
                 flops = OPERATIONS[value.op].flops or (value.op == "load" and len(before) > 1)
                 total += flops * _count(body, case, value.axes) * repeats
     return total
+
+
+def _computed(body: Body, case: Case) -> tuple[int, int]:
+    """The operations of long functions, of products' results or where there is none, and those that come again: what
+    is reduced and then read once more is computed for both."""
+    values = body.lowered.values
+    operands = [[a.value for a in v.args if isinstance(a, Use)] for v in values]
+    after: list[set[str]] = []
+    for i, value in enumerate(values):
+        kinds = {kind for j in operands[i] for kind in after[j]}
+        after.append(kinds | ({"reduced"} if value.op in REDUCTIONS else {"dot"} if value.op == DOT else set()))
+    multiplies = any(v.op == DOT for v in values)
+    once = again = 0
+    is_reduced, is_read_again = [False] * len(values), [False] * len(values)
+    for i, value in reversed([*enumerate(values)]):
+        operation = OPERATIONS[value.op]
+        each = _CHAIN if operation.is_chain else _LONG if operation.is_long else 0
+        if each and ("dot" in after[i] or not multiplies):
+            once += each * _count(body, case, value.axes)
+            again += each * _count(body, case, value.axes) * (is_reduced[i] and is_read_again[i])
+        for j in operands[i]:
+            if value.op in REDUCTIONS:
+                is_reduced[j] = True
+            elif "reduced" in after[i] and "reduced" not in after[j]:
+                is_read_again[j] = True
+            elif "reduced" not in after[i]:
+                is_reduced[j] |= is_reduced[i]
+                is_read_again[j] |= is_read_again[i]
+    return once, again
 
 
 def _before(body: Body, factor: int) -> set[int]:

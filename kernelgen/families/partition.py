@@ -263,15 +263,17 @@ def _left(
     graph: Graph, needed: list[int], late: set[int], stored: frozenset[int], anchors: list[int]
 ) -> Iterator[tuple[int, ...]]:
     """What the first of two parts may leave: all that the second reads of what its anchors came to; the anchors'
-    results alone; or those for what is larger than they are; and what the second reads that has to lie in memory."""
+    results alone, products with their bias or without; or those for what is larger than they are; and what the second
+    reads that has to lie in memory."""
     computed = _following(graph, needed, anchors) - late - stored
     read = {_base(graph, j) for i in late for j in graph.nodes[i].operands if j in computed}
     read = _roots(graph, needed, {i for i in read if i in computed | late}, anchors)  # late: what another is shown as
     results = {i: _ends(graph, needed, i, anchors) for i in read}
-    small = {graph.nodes[j].shape for ends in results.values() for j in ends}
+    small = {graph.nodes[j].shape for found in results.values() for j in found}
     lying = {j for i in late for j in _lying(graph, i)}.intersection(needed) - late - stored
     mixed = {j for i in read for j in ([i] if graph.nodes[i].shape in small else results[i])}
-    for left in (read, mixed, {j for ends in results.values() for j in ends}):
+    ends = {j for found in results.values() for j in found}
+    for left in (read, mixed, {_biased(graph, j) for j in ends}, ends):
         yield tuple(sorted(left))
         yield tuple(sorted(left | lying))
 
@@ -327,6 +329,20 @@ def _mean(graph: Graph, i: int) -> int:
         if user.op == "div" and user.args[0] == Ref(i) and not isinstance(user.args[1], Ref):
             return users[0]
     return i
+
+
+def _biased(graph: Graph, i: int) -> int:
+    """The sum of a product with a parameter, where nothing else is made of the product: without it results may be
+    infinite that are not, and are rounded once more."""
+    users = graph.readers[i]
+    if len(users) != 1 or graph.nodes[i].op != DOT or graph.nodes[users[0]].op != "add":
+        return i
+    (other,) = (
+        (j for j in graph.nodes[users[0]].operands if j != i) if len(graph.nodes[users[0]].operands) == 2 else (i,)
+    )
+    while graph.nodes[other].op in (*VIEWS, "round"):
+        (other,) = graph.nodes[other].operands
+    return users[0] if graph.nodes[other].op == "input" else i
 
 
 def _following(graph: Graph, needed: list[int], first: list[int]) -> set[int]:

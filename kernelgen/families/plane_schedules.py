@@ -26,6 +26,9 @@ SHIFTED = 512
 """Elements of a tile in two warps where columns are read from places that no alignment helps; half as many in one warp,
 twice the tiles, where rows are short (H200, images mirrored at their borders: of 112 columns 67.2 us, of 224 65.4, with
 half as many 68.6 and 70.1; of 56 columns 74.9 us, with half as many 71.3)."""
+NARROW = 32
+"""Columns of the narrowest planes, whose tiles are one warp's 8 rows (H200, windows of 2 by 2 that tanh precedes, to
+planes of 17 by 17: 269 us, in tiles of 32 by 64 with four warps 754)."""
 WINDOW_WIDTHS = (64, 128, 256, 512)
 WINDOW_ROWS = {64: 8, 128: 2}
 """Rows of a tile of so many columns, else one. A line is read for every place of a window, each time for the whole
@@ -72,6 +75,13 @@ def first_table(body: Body, lengths: Sequence[int], long: Schedule) -> Table:
         return (*(table_row(_fitting(body, width), row_bytes=2 * width) for width in widths), table_row(last))
     timed = {next((w for w in WIDTHS if columns <= w), LONGEST) for columns in lengths}
     found: list[TableRow] = []
+    if lengths and max(lengths) <= NARROW:
+        narrow = _fitting(body, WIDTHS[0]).replace(BLOCK_SIZE_N=NARROW, BLOCK_SIZE_M=8, num_warps=1)
+        return (
+            table_row(narrow, row_bytes=4 * NARROW),
+            *(table_row(_fitting(body, w), row_bytes=2 * w) for w in WIDTHS[1:]),
+            table_row(last),
+        )
     for width in (*WIDTHS, LONGEST):
         limits = {"row_bytes": 2 * width} if width < LONGEST else {}
         if width in timed:
@@ -164,7 +174,7 @@ SPACE = (
         "a kernel compiled for every size of a plane and its strides",
     ),
     Parameter("BLOCK_SIZE_M", (1, 2, 4, 8, 16, 32, 64), "block_size", "constexpr", "rows of a tile"),
-    Parameter("BLOCK_SIZE_N", (64, 128, 256, 512, 1024, 2048, 4096), "block_size", "constexpr", "its columns"),
+    Parameter("BLOCK_SIZE_N", (32, 64, 128, 256, 512, 1024, 2048, 4096), "block_size", "constexpr", "its columns"),
     Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps per program"),
     Parameter(
         "accesses", ("wide", "single"), "memory_access", "structure",

@@ -14,6 +14,7 @@ from test_compiler_random import TIMES
 
 from kernelgen.errors import Mistake, UnsupportedError
 from kernelgen.families import planning
+from kernelgen.families.kernel import body_of
 from kernelgen.frontend.graph import Graph
 from kernelgen.plan import KernelPlan
 from kernelgen.spec.model import Case, OperatorSpec
@@ -299,6 +300,38 @@ def test_a_convolution_by_groups_is_a_kernel_where_its_result_is_moved() -> None
     assert kernels(found) == ["product", "out"]
     assert not plan_of(found.spec()).calls
     assert not (said := failures(found, thorough=False, most=1)), "\n\n".join(said)
+
+
+IMAGES = {"B": 32, "C": 64, "D": 20, "H": 64, "W": 64, "J": 64}
+LEFT: dict[str, tuple[str, str, str, dict[str, int], set[str]]] = {
+    "a cheap function that is read twice": (
+        "y = torch.relu(F.conv2d(x, w, b, padding=1))\nreturn y - y.mean((0, 2, 3), keepdim=True)", "H W", "B J H W", {},
+        {"add", "maximum"},
+    ),
+    "a chain of instructions that is read twice": (
+        "y = torch.tanh(F.conv2d(x, w, b, padding=1))\nreturn y - y.mean((0, 2, 3), keepdim=True)", "H W", "B J H W", {},
+        {"add", "tanh"},
+    ),
+    "one that memory hides": ("return torch.tanh(F.conv2d(x, w, b, padding=1)).mean((2, 3))", "H W", "B J", {}, {"add"}),
+    "what torch's call comes to": (
+        "return torch.relu(F.conv3d(x, w, b, padding=1)).mean((2, 3, 4))", "D H W", "B J", {"C": 3}, set(),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_what_a_convolution_leaves_is_its_sum_with_the_bias_or_what_is_computed_once(name: str) -> None:
+    """Without its bias a result may be infinite that is not, and is rounded once more; but torch's call adds that in
+    a pass of its own. It is left in the dtype that torch has it in."""
+    lines, space, out, sizes, computed = LEFT[name]
+    inputs = {"x": f"B C {space}", "w": f"J C {' '.join('3' for _ in space.split())}", "b": "J"}
+    found = sample(lines, inputs, {"out": out}, {**IMAGES, **sizes})
+    case = Case(tuple((IMAGES | sizes).items()), (("T", "float32"),))
+    first, *rest = plan_of(replace(found.spec(), performance=(case,))).kernels
+    assert first.family == "convolution"
+    assert rest
+    assert {v.op for v in body_of(first).lowered.values} - {"load", "dot"} == computed
+    assert [t.dtype for t in first.spec.outputs] == ["T"]
 
 
 def test_no_group_is_lowered_twice(monkeypatch: pytest.MonkeyPatch) -> None:

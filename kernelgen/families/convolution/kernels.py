@@ -9,7 +9,7 @@ over taps and channels alike, for a few channels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from types import MappingProxyType
@@ -71,7 +71,22 @@ def gather(
 def boxes(spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, name: str) -> ir.Kernel:
     """Pixels are loaded as boxes by descriptors, from channels that lie side by side."""
     writer = ConvolutionWriter(spec, body, boxes=True)
-    phases, runs = writer.phases, body.extent("m").runs
+    own, extents, counts = own_box(writer, lambda extent: f'options["{extent}"]')
+    counts += (_TILES_N,)
+    kernel = _kernel(
+        writer, schedule, name, (*own, *writer.box_numbers()), ("BLOCK_M", *extents), counts
+    )  # fmt: skip
+    given, weight = (writer.reads[i].tensor for i in (writer.given, writer.weight))
+    constexprs = tuple((n, n.lower() if n in extents else host) for n, host in kernel.constexprs)
+    return replace(kernel, constexprs=constexprs, fits=f"fit_channels({given}, {weight})")
+
+
+def own_box(
+    writer: ConvolutionWriter, block: Callable[[str], str]
+) -> tuple[tuple[ir.Let, ...], tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """What finds a program's box of pixels, what its sides are called, and what the wrapper counts before the launch.
+    `block`: the wrapper's expression for a side."""
+    body, phases, runs = writer.body, writer.phases, writer.body.extent("m").runs
     each = [
         ir.Apply("cdiv", (size, ir.Name(block_of(run))), ())
         for size, run in zip(writer.places_of(runs), runs, strict=True)
@@ -83,19 +98,14 @@ def boxes(spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, name: s
     own = (*own, *along, ir.Let(("tiles_m",), whole_tiles), *own_tile(body, ir.Name("tiles_m"), number))
     extents = tuple(block_of(run) for run in runs)
     inner = " * ".join(map(str.lower, extents[1:]))
-    whole = f'options["BLOCK_M"] // {f"({inner})" if len(extents) > 2 else inner}' if inner else 'options["BLOCK_M"]'
+    whole = f"{block('BLOCK_M')} // {f'({inner})' if len(extents) > 2 else inner}" if inner else block("BLOCK_M")
     hosts = {f"out_{d}": p.host_count for d, p in phases.items()}
     counts = [
-        *((extent.lower(), f'options["{extent}"]') for extent in extents[1:]), (extents[0].lower(), whole),
+        *((extent.lower(), block(extent)) for extent in extents[1:]), (extents[0].lower(), whole),
         *((tiles_of(run), f"cdiv({hosts.get(run.index, run.size)}, {block_of(run).lower()})") for run in runs),
-        ("tiles_m", " * ".join(map(tiles_of, runs))), _TILES_N,
+        ("tiles_m", " * ".join(map(tiles_of, runs))),
     ]  # fmt: skip
-    kernel = _kernel(
-        writer, schedule, name, (*own, *writer.box_numbers()), ("BLOCK_M", *extents), tuple(counts)
-    )  # fmt: skip
-    given, weight = (writer.reads[i].tensor for i in (writer.given, writer.weight))
-    constexprs = tuple((n, n.lower() if n in extents else host) for n, host in kernel.constexprs)
-    return replace(kernel, constexprs=constexprs, fits=f"fit_channels({given}, {weight})")
+    return own, extents, tuple(counts)
 
 
 def _product(sizes: Sequence[ir.Expr]) -> ir.Expr:

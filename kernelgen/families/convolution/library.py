@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kernelgen.families.convolution.kernels import own_tile, programs
-from kernelgen.families.convolution.lowering import ConvolutionBody, place_of
+from kernelgen.families.convolution.kernels import own_box, own_tile, programs
+from kernelgen.families.convolution.lowering import SPACE, ConvolutionBody, place_of
 from kernelgen.families.convolution.pooled import ending
 from kernelgen.families.convolution.schedules import has_bias
 from kernelgen.families.convolution.writer import ConvolutionWriter
@@ -17,6 +17,9 @@ from kernelgen.tile.walk import trimmed
 
 _BLOCK = 64
 """Pixels and channels of a tile of what follows: a run of either is a few cache lines, whichever lie side by side."""
+_COLUMNS = 32
+_BOX = {"BLOCK_D": 1, "BLOCK_H": 4, "BLOCK_W": 32, "BLOCK_L": 128}
+"""Channels and pixels of a box of what follows."""
 _SUMS = 4096
 """Elements of a tile that holds all channels."""
 
@@ -33,16 +36,24 @@ def by_library(spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, na
         # without its bias: torch's call adds that in a pass of its own over the result, what follows in the one it is
         result = _result_of(spec)
         after = _after(spec, body, schedule, name.replace("_kernel", "_after_kernel"), result)
-        called = body.call.replace(", {2}", "").format(*hosts)
+        called = without_bias(body).format(*hosts)
         return ir.LibraryCall(function, called, result, way=way), after
     (stored,) = body.lowered.outputs
     bias = added_bias(body, stored)
-    hosts += [f"{body.lowered.values[bias].tensor}.detach()"] if bias is not None else []
+    call = body.call
+    if bias is not None:
+        hosts.append(f"{body.lowered.values[bias].tensor}.detach()")
+    else:
+        call = without_bias(body)
     # torch lays its result out as the input; what kernels read is contiguous, the end of a chain lies as its beginning
     facts = facts_of(spec)
     given = f"memory_format=memory_format_of({facts.laid_as})" if facts.laid_as and body.rank > 1 else ""
     ordered = f".contiguous({given})" if stored.name in facts.contiguous or given else ""
-    return (ir.LibraryCall(function, body.call.format(*hosts) + ordered, stored.name, way=way),)
+    return (ir.LibraryCall(function, call.format(*hosts) + ordered, stored.name, way=way),)
+
+
+def without_bias(body: ConvolutionBody) -> str:
+    return body.call.replace(", {2}", "")
 
 
 def is_library(spec: OperatorSpec, body: ConvolutionBody) -> bool:
@@ -78,7 +89,9 @@ def _result_of(spec: OperatorSpec) -> str:
 
 
 def _after(spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, name: str, result: str) -> ir.Kernel:
-    """What follows the call, by the strides of its result and of the outputs."""
+    """What follows the call, by the strides of its result and of the outputs: a box of pixels per program, of which
+    the compiler knows that they are neighbours, or any run of them where they are pooled or channels reduced."""
+    boxed = _falls_into_boxes(body)
     writer = ConvolutionWriter(spec, body, folded=True, turns=False)
     m, n = writer.m, writer.tiled.n
     channel = writer.channel()
@@ -93,14 +106,27 @@ def _after(spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, name: 
     carry = writer.carry()
     writer.all_finished()
     writer.builder.known[body.dot] = carry
-    inside = trimmed((
-        *own_tile(body, ir.Apply("cdiv", (ir.Name("M"), ir.Name("BLOCK_M")), ())), *writer.pixel_numbers(),
-        *writer.numbers(body.extent("n"), n, "tile_n"), ir.Let((carry.text,), loaded), *ending(writer),
-    ))  # fmt: skip
-    width = body.width if reduces(body) else _BLOCK
-    rows = max(1, _SUMS // width) if reduces(body) else _BLOCK
+    width = body.width if reduces(body) else _COLUMNS if boxed else _BLOCK
+    rows = max(1, _SUMS // width)
+    extents: tuple[str, ...] = ()
+    counts: tuple[tuple[str, str], ...] = ()
+    if boxed:
+        sides = _BOX | {"BLOCK_M": rows}
+        own, extents, counts = own_box(writer, lambda extent: str(sides[extent]))
+        own += writer.box_numbers()
+        tiles = f"tiles_m * cdiv(N, {width})"
+    else:
+        own = *own_tile(body, ir.Apply("cdiv", (ir.Name("M"), ir.Name("BLOCK_M")), ())), *writer.pixel_numbers()
+        tiles = f"cdiv(M, {rows}) * cdiv(N, {width})"
+    lets = (*own, *writer.numbers(body.extent("n"), n, "tile_n"), ir.Let((carry.text,), loaded))
+    inside = trimmed((*lets, *ending(writer)))
     arguments = [ir.Argument(f"{result}_ptr", "pointer", result), *writer.arguments(inside)]
     arguments += [ir.Argument(stride, "number", f"{result}.stride({stride.rpartition('_')[2]})") for _, stride in terms]
-    constexprs = (("BLOCK_M", str(rows)), ("BLOCK_N", str(width)), ("GROUP_M", "1"))
-    tiles = f"cdiv(M, {rows}) * cdiv(N, {width})"
-    return ir.Kernel(name, schedule, tuple(arguments), constexprs, inside, (programs(body, tiles),))
+    sizes = (("BLOCK_M", str(rows)), *((e, e.lower()) for e in extents), ("BLOCK_N", str(width)), ("GROUP_M", "1"))
+    return ir.Kernel(name, schedule, tuple(arguments), sizes, inside, (programs(body, tiles),), counts=counts)
+
+
+def _falls_into_boxes(body: ConvolutionBody) -> bool:
+    """Whether pixels are counted along every dimension of space alone, and each is an element of the result."""
+    whole = {"images", *(f"out_{d}" for d in SPACE[body.rank])}
+    return not body.pool and not reduces(body) and set(body.pixels) == {r.index for r in body.extent("m").runs} <= whole

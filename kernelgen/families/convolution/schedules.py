@@ -29,10 +29,10 @@ MEANINGS = {
     LIBRARY: "torch's convolution, where it is faster; the epilogue is then a separate kernel",
 }
 FEW_CHANNELS = 7
-"""Input channels of which a tap has so few that the matrix units would be fed mostly zeros: where strides or three
-dimensions of space leave boxes no other use, float32 is given to torch's call, turned. H200, 3x3x3 of 3 channels: 403
-us by 1044 in boxes. Not halves: of few channels of them cuDNN's kernels for turned inputs give NaN where a sum is
-infinite (H200, cuDNN 9: 116 of 756 results of 4 channels of spread 100), and in boxes they are faster anyway."""
+"""Input channels of which a tap has so few that the matrix units would be fed mostly zeros: in three dimensions of
+space torch's call multiplies them in float32 though TF32 is allowed, 617 us of 3 channels, 1044 in boxes (H200, 3x3x3).
+Not turned: then it multiplies in TF32, and of few channels of halves it gives NaN where a sum is infinite (cuDNN 9: 116
+of 756 results of 4 channels of spread 100)."""
 NARROW, NARROW_CHANNELS = 32, 8
 """Output and input channels in three dimensions of space that are left to torch's call too: 1225 us by 2272 (H200,
 3x3x3 of 8 to 16 channels)."""
@@ -56,6 +56,12 @@ _COSTS = {
 """What a box costs by its width, by the dimensions of space: of a narrow one, short runs of pixels are stored. H200,
 float32: 3x3 of 64 to 128 channels, 126 by 126: 357 us 64 wide, 379 16 wide, 444 8 wide; in one dimension 208, 230 and
 224 us; in three 358 and 375."""
+_PHASE_COSTS = {64: 1.0, 32: 1.06, 16: 1.18}
+_PHASES = {w: _BOXES.replace(BLOCK_M=128, BLOCK_H=128 // w, BLOCK_W=w, num_stages=2) for w in _PHASE_COSTS}
+"""The same of planes phase by phase of at most 64 output channels, in boxes of 128 pixels: few taps reach a phase, so
+that several short programs at once are faster than tiles in flight. H200, float32, 4x4 with stride 2: 64 channels by 32
+images of 256 by 256, 2844 us in boxes 4 by 32 with two tiles in flight and 3595 16 by 16 with four; of 128 output
+channels 482 and 410."""
 _POINTS = Schedule.make(FOLDED, BLOCK_M=64, BLOCK_N=128, BLOCK_K=32, GROUP_M=8, num_warps=8, num_stages=3, swap=False)
 """Of windows of one pixel in half precision: 72 us where boxes take 159 and torch's call with what follows 115 (H200,
 64 to 128 channels, 7 images of 256 by 256)."""
@@ -135,32 +141,32 @@ def first_table(body: ConvolutionBody, widths: Sequence[int] = ()) -> Table:
     if reduces(body):
         tile = _whole_channels(body) if boxable(body) and few is False else _gathered_channels(body)
         return (table_row(tile, itemsize=2), table_row(tile.replace(BLOCK_K=32)))
-    turned = _LIBRARY.replace(channels_last=may_turn(body) and not alone)
-    if not boxable(body):
-        turns = few and turned != _LIBRARY
-        return (table_row(_LIBRARY, itemsize=2), table_row(turned)) if turns else (table_row(_LIBRARY),)
-    if alone and prod(body.window) == 1:
+    if not boxable(body) or (alone and prod(body.window) == 1):
         return (table_row(_LIBRARY),)
     box = _box(body, widths)
+    narrow = _box(body, widths, of_phases=True) if _is_plane_of_phases(body) else None
     if alone:
         halves: Table = (table_row(_LIBRARY, itemsize=2),)
     elif prod(body.window) == 1 and FOLDED in variants(body):
         halves = (table_row(_POINTS, itemsize=2),)
     else:
-        halves = _by_columns(body, box.replace(BLOCK_K=64), itemsize=2)
+        halves = _by_columns(body, box.replace(BLOCK_K=64), narrow and narrow.replace(BLOCK_K=64), itemsize=2)
         if _channels(body) is None:
-            halves = (*_by_columns(body, box.replace(BLOCK_K=LEAST_DEPTH), C=LEAST_DEPTH, itemsize=2), *halves)
-    of_few = _of_few(body, box, turned)
-    return (*halves, *of_few, *(() if any(not row.upto for row in of_few) else _by_columns(body, box)))
+            shallow = box.replace(BLOCK_K=LEAST_DEPTH)
+            halves = (*_by_columns(body, shallow, None, C=LEAST_DEPTH, itemsize=2), *halves)
+    of_few = _of_few(body, box, _LIBRARY.replace(channels_last=not alone))
+    return (*halves, *of_few, *(() if any(not row.upto for row in of_few) else _by_columns(body, box, narrow)))
 
 
 def _of_few(body: ConvolutionBody, box: Schedule, turned: Schedule) -> Table:
     """The rows of few float32 channels."""
     channels = _channels(body)
+    if body.rank == 3 and body.pool:  # what follows torch's call does not read whole lines then
+        return ()
     if body.rank == 3:
         if channels is not None:
-            return (table_row(turned),) if channels <= FEW_CHANNELS else ()
-        return table_row(turned, C=FEW_CHANNELS), table_row(turned, N=NARROW, C=NARROW_CHANNELS)
+            return (table_row(_LIBRARY),) if channels <= FEW_CHANNELS else ()
+        return table_row(_LIBRARY, C=FEW_CHANNELS), table_row(turned, N=NARROW, C=NARROW_CHANNELS)
     if not may_have_parts(body):
         return ()
     # each as three TF32 numbers
@@ -175,15 +181,17 @@ def _half_side(box: Schedule, rank: int) -> int:
     return max(side * 128 // max(_pixels(box), 128), 1)
 
 
-def _by_columns(body: ConvolutionBody, box: Schedule, **upto: int) -> Table:
-    """A box's rows by the number of output channels; its tiles have no more channels than are known to be there."""
+def _by_columns(body: ConvolutionBody, box: Schedule, narrow: Schedule | None, **upto: int) -> Table:
+    """A box's rows by the number of output channels; its tiles have no more channels than are known to be there.
+    `narrow`: the box for few of these, where it is another."""
     channels, columns = _channels(body), _known(body, body.extent("n").axes)
     if channels is not None:
         box = box.replace(BLOCK_K=min(box.int("BLOCK_K"), _enough(channels, LEAST_DEPTH)))
     if columns is not None:
         width = min(box.int("BLOCK_N"), _enough(columns, LEAST_COLUMNS))
+        box = narrow if narrow and width <= 64 else box
         return (table_row(box.replace(BLOCK_N=width), **upto),)
-    return table_row(box.replace(BLOCK_N=64), N=64, **upto), table_row(box, **upto)
+    return table_row((narrow or box).replace(BLOCK_N=64), N=64, **upto), table_row(box, **upto)
 
 
 @dataclass(frozen=True)
@@ -252,9 +260,9 @@ def _limits(row: TableRow) -> tuple[float, ...]:
     return tuple(dict(row.upto).get(name, inf) for name in ("itemsize", "C", "N"))
 
 
-def _box(body: ConvolutionBody, widths: Sequence[int]) -> Schedule:
+def _box(body: ConvolutionBody, widths: Sequence[int], *, of_phases: bool = False) -> Schedule:
     """The box that is fastest for results of such widths, counting pixels beyond their edges."""
-    costs, found = _COSTS[body.rank], _boxes(body)
+    costs, found = (_PHASE_COSTS, _PHASES) if of_phases else (_COSTS[body.rank], _boxes(body))
 
     def cost(width: int) -> float:
         return costs[width] * (sum(-(-w // width) * width / w for w in widths) if widths else 1)
@@ -274,6 +282,10 @@ def _boxes(body: ConvolutionBody) -> dict[int, Schedule]:
         found[8] = _BOXES.replace(BLOCK_M=128, BLOCK_D=2, BLOCK_H=8, BLOCK_W=8)
     deep = {width: _with_depth(body, box) for width, box in found.items()}
     return {w: box for w, box in deep.items() if holds(body, box, 0) is None} or deep
+
+
+def _is_plane_of_phases(body: ConvolutionBody) -> bool:
+    return body.rank == 2 and bool(phases_of(body))
 
 
 def may_pool(body: ConvolutionBody) -> bool:
@@ -313,8 +325,8 @@ def _gathered_channels(body: ConvolutionBody) -> Schedule:
 
 
 def has_bias(body: ConvolutionBody) -> bool:
-    """Whether torch's call adds a bias, which takes it another pass over the result."""
-    return "{2}" in body.call
+    """Whether torch's call adds a bias that is wanted, which takes it another pass over the result."""
+    return "{2}" in body.call and any(stored.value != body.dot for stored in body.lowered.outputs)
 
 
 def may_turn(body: ConvolutionBody) -> bool:
