@@ -213,12 +213,12 @@ def conv3d_bias_pointers_kernel(
 
 
 @triton.jit
-def conv3d_bias_library_after_kernel(
+def conv3d_bias_library_channels_last_after_kernel(
     convolved_ptr,
     bias_ptr,
     out_ptr,
-    M,
     N,
+    B,
     D,
     H,
     W,
@@ -234,19 +234,28 @@ def conv3d_bias_library_after_kernel(
     stride_convolved_4,
     stride_convolved_1,
     BLOCK_M: tl.constexpr,
+    BLOCK_B: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    BLOCK_W: tl.constexpr,
     BLOCK_N: tl.constexpr,
     GROUP_M: tl.constexpr,
 ):
-    tile_m, tile_n = _tile_of(
-        tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M
-    )
-    first_row = tile_m * BLOCK_M
-    rows = first_row + tl.arange(0, BLOCK_M)
-    row_mask = rows < M
-    images = (rows // W // H // D).to(tl.int64)
-    out_d = (rows // W // H % D).to(tl.int64)
-    out_h = (rows // W % H).to(tl.int64)
-    out_w = (rows % W).to(tl.int64)
+    tiles_d = tl.cdiv(D, BLOCK_D)
+    tiles_h = tl.cdiv(H, BLOCK_H)
+    tiles_w = tl.cdiv(W, BLOCK_W)
+    tiles_m = tl.cdiv(B, BLOCK_B) * tiles_d * tiles_h * tiles_w
+    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tl.cdiv(N, BLOCK_N), GROUP_M)
+    first_image = tile_m // tiles_w // tiles_h // tiles_d * BLOCK_B
+    first_d = tile_m // tiles_w // tiles_h % tiles_d * BLOCK_D
+    first_h = tile_m // tiles_w % tiles_h * BLOCK_H
+    first_w = tile_m % tiles_w * BLOCK_W
+    pixels = tl.arange(0, BLOCK_M)
+    images = (first_image + pixels // BLOCK_W // BLOCK_H // BLOCK_D).to(tl.int64)
+    out_d = (first_d + pixels // BLOCK_W // BLOCK_H % BLOCK_D).to(tl.int64)
+    out_h = (first_h + pixels // BLOCK_W % BLOCK_H).to(tl.int64)
+    out_w = (first_w + pixels % BLOCK_W).to(tl.int64)
+    row_mask = (images < B) & (out_d < D) & (out_h < H) & (out_w < W)
     first_col = tile_n * BLOCK_N
     cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
     col_mask = cols < N
@@ -493,7 +502,7 @@ SCHEDULES = (
         },
     ),
     (None, 7, None, torch.nn.functional.conv3d, {}),
-    (32, 8, None, torch.nn.functional.conv3d, {}),
+    (32, 8, None, torch.nn.functional.conv3d, {"channels_last": True}),
     (
         64,
         None,
@@ -635,7 +644,47 @@ def conv3d_bias(
     if kernel is conv3d_bias_kernel and not fit_channels(x, weight):
         kernel = conv3d_bias_pointers_kernel  # no TMA descriptors
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
-        if kernel is conv3d_bias_kernel:
+        if kernel is torch.nn.functional.conv3d and options.get("channels_last"):
+            block_d = 1
+            block_h = 4
+            block_w = 32
+            block_b = 128 // (block_d * block_h * block_w)
+            tiles_images = cdiv(B, block_b)
+            tiles_d = cdiv(D, block_d)
+            tiles_h = cdiv(H, block_h)
+            tiles_w = cdiv(W, block_w)
+            tiles_m = tiles_images * tiles_d * tiles_h * tiles_w
+            convolved = torch.nn.functional.conv3d(
+                x.detach().contiguous(memory_format=torch.channels_last_3d),
+                weight.detach(),
+                padding=1,
+            )
+            grid = (tiles_m * cdiv(N, 32),)
+            conv3d_bias_library_channels_last_after_kernel[grid](
+                convolved,
+                bias,
+                out,
+                N,
+                B,
+                D,
+                H,
+                W,
+                *bias.stride(),
+                *out.stride(),
+                convolved.stride(0),
+                convolved.stride(2),
+                convolved.stride(3),
+                convolved.stride(4),
+                convolved.stride(1),
+                BLOCK_M=128,
+                BLOCK_B=block_b,
+                BLOCK_D=block_d,
+                BLOCK_H=block_h,
+                BLOCK_W=block_w,
+                BLOCK_N=32,
+                GROUP_M=1,
+            )
+        elif kernel is conv3d_bias_kernel:
             block_d = options["BLOCK_D"]
             block_h = options["BLOCK_H"]
             block_w = options["BLOCK_W"]
@@ -682,31 +731,8 @@ def conv3d_bias(
                 num_warps=options["num_warps"],
             )
         elif kernel is torch.nn.functional.conv3d:
-            convolved = torch.nn.functional.conv3d(
-                x.detach().contiguous(memory_format=torch.channels_last_3d),
-                weight.detach(),
-                padding=1,
-            )
-            grid = (cdiv(M, 64) * cdiv(N, 64),)
-            conv3d_bias_library_after_kernel[grid](
-                convolved,
-                bias,
-                out,
-                M,
-                N,
-                D,
-                H,
-                W,
-                *bias.stride(),
-                *out.stride(),
-                convolved.stride(0),
-                convolved.stride(2),
-                convolved.stride(3),
-                convolved.stride(4),
-                convolved.stride(1),
-                BLOCK_M=64,
-                BLOCK_N=64,
-                GROUP_M=1,
+            out = torch.nn.functional.conv3d(
+                x.detach(), weight.detach(), bias.detach(), padding=1
             )
         elif kernel is conv3d_bias_pointers_kernel:
             tiles_m = cdiv(M, options["BLOCK_M"])
