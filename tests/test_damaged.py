@@ -202,7 +202,7 @@ def test_damaged_settings_are_one_line(made: Path, folder: Path, capsys: pytest.
     path, draw = folder / "pyproject.toml", random.Random(1)
     foreign = [b"tool = 5\n", b"[tool]\nkernelgen = []\n", b"a = " + b"[" * 99999, b"x = " + b"9" * 5000]
     foreign.append(b'[tool.kernelgen]\n"a\\nb" = 1\n')
-    for content in [*foreign, *changed_bytes(path.read_bytes(), draw, 60)]:
+    for content in [*foreign, *changed_bytes(path.read_bytes(), draw, 5 * DRAWS)]:
         path.write_bytes(content)
         answers(["new", "--check"], folder, capsys, {0, 2, 3})
 

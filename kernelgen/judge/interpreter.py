@@ -78,11 +78,10 @@ def decorate_again() -> None:
             f"{others[0]} was decorated with triton.jit before judge.prepare() could select Triton's interpreter: call "
             "prepare() before the import of that module, or set TRITON_INTERPRET=1"
         )
-    decorated = {
-        v.__module__ for m in list(sys.modules.values()) for v in list(vars(m).values()) if isinstance(v, JITFunction)
-    }
-    for name in sorted(n for n in decorated if n.startswith(f"{tl.__name__}.")):
-        importlib.reload(sys.modules[name])
+    language = {n: m for n, m in sys.modules.items() if n.startswith(f"{tl.__name__}.")}
+    for name, module in sorted(language.items()):
+        if any(isinstance(v, JITFunction) and v.__module__ == name for v in list(vars(module).values())):
+            importlib.reload(module)
     for name, value in list(vars(tl).items()):
         if isinstance(value, JITFunction):
             setattr(tl, name, getattr(sys.modules[value.fn.__module__], value.fn.__name__))

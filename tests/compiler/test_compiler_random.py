@@ -33,7 +33,7 @@ FAMILIES: dict[str, tuple[Callable[[], SearchStrategy[Sample]], int]] = {
     "views": (views, 24),
 }  # fmt: skip
 """What is drawn, and how many of each in a whole run: 272."""
-PART = 10
+PART = 20
 """Of so many one is drawn in a quick run."""
 MAY_REFUSE = {
     *("moves", "gathers", "windows", "losses", "truth values", "single elements", "gathers beside broadcasts", "names"),

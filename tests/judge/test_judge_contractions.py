@@ -561,7 +561,7 @@ def test_equal_taps_lose_the_same_bits(set_to_tf32):
 
 def test_partial_sums_wander_before_they_are_cut_off():
     """A float16 convolution of 110673 products was twice as wrong as was accepted where its sum was near 0 by chance."""
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(3)
     length, results = 2**14, 1000
     a = torch.randn(1, length, generator=generator).half().double()
     b = torch.randn(results, length, generator=generator).half().double()
@@ -576,8 +576,8 @@ def test_partial_sums_wander_before_they_are_cut_off():
     off = (sums.double() - exact)[small].square().mean().sqrt()
     at = contractions.precision("matmul", torch.float16, "cuda")
     called = contractions.of_matrices(a)
-    drawn = Errors(generator, truncating=True).of(called, a, b.mT, at)[0, small].square().mean().sqrt()
-    rounded = Errors(generator).of(called, a, b.mT, at)[0, small].square().mean().sqrt()
     assert small.sum() > 50
+    drawn = Errors(generator, truncating=True).of(called, a, b[small].mT, at).square().mean().sqrt()
+    rounded = Errors(generator).of(called, a, b[small].mT, at).square().mean().sqrt()
     assert 0.8 < off / drawn < 1.2
     assert off > 2 * rounded
