@@ -47,7 +47,7 @@ class Printer:
 
     def source(self) -> str:
         """The function, from its decorator on, without a line break at its end."""
-        said = {INFINITY: "  # of a constant in half of a pair of float16 ptxas loses the sign (12.8 to 13.1)"}
+        said = {INFINITY: "  # an argument: as a constant in float16 ptxas 12.8 to 13.1 may lose its sign"}
         arguments = [f"    {a.name},{said.get(a.name, '')}" for a in self.kernel.arguments]
         remark = {"N": "  # compiled for each row length"}
         constexprs = [f"    {name}: tl.constexpr,{remark.get(name, '')}" for name, _ in self.kernel.constexprs]

@@ -3,7 +3,8 @@
 relu, in one kernel.
 
 Products are accumulated in float32, tap by tap of the window, in a fixed order.
-Float32 products follow torch: TF32 where torch.backends.cudnn.conv allows it.
+Float32 products follow torch: TF32 where torch.backends.cudnn.conv allows it, of up to
+8 input channels as float32.
 Where the schedule table selects torch's call, torch decides the order of the sums.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.

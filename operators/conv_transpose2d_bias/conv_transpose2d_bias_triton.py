@@ -3,7 +3,8 @@
 for every channel and relu, in one kernel.
 
 Products are accumulated in float32, tap by tap of the window, in a fixed order.
-Float32 products follow torch: TF32 where torch.backends.cudnn.conv allows it.
+Float32 products follow torch: TF32 where torch.backends.cudnn.conv allows it, of up to
+8 input channels as float32.
 Where the schedule table selects torch's call, torch decides the order of the sums.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
@@ -407,13 +408,13 @@ SCHEDULES = (
         2,
         conv_transpose2d_bias_kernel,
         {
-            "BLOCK_H": 8,
+            "BLOCK_H": 4,
             "BLOCK_K": 64,
-            "BLOCK_M": 256,
+            "BLOCK_M": 128,
             "BLOCK_N": 64,
             "BLOCK_W": 32,
             "GROUP_M": 1,
-            "num_stages": 4,
+            "num_stages": 2,
             "num_warps": 8,
         },
     ),
@@ -455,13 +456,13 @@ SCHEDULES = (
         None,
         conv_transpose2d_bias_kernel,
         {
-            "BLOCK_H": 8,
+            "BLOCK_H": 4,
             "BLOCK_K": 32,
-            "BLOCK_M": 256,
+            "BLOCK_M": 128,
             "BLOCK_N": 64,
             "BLOCK_W": 32,
             "GROUP_M": 1,
-            "num_stages": 4,
+            "num_stages": 2,
             "num_warps": 8,
         },
     ),

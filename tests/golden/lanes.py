@@ -32,7 +32,7 @@ def max_pool2d_kernel(
     x_ptr,
     out_ptr,
     stride_xindex_0,
-    infinity,  # of a constant in half of a pair of float16 ptxas loses the sign (12.8 to 13.1)
+    infinity,  # an argument: as a constant in float16 ptxas 12.8 to 13.1 may lose its sign
     N: tl.constexpr,  # compiled for each row length
     OUT_H: tl.constexpr,
     W: tl.constexpr,

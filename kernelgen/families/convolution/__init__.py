@@ -115,7 +115,8 @@ def _starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tu
 def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
     said = ["products are accumulated in float32, tap by tap of the window, in a fixed order"]
     if multiplies_float32(spec, _own(body)):
-        said.append("float32 products follow torch: TF32 where torch.backends.cudnn.conv allows it")
+        few = ", of up to 8 input channels as float32" if lowering.may_have_parts(_own(body)) else ""
+        said.append(f"float32 products follow torch: TF32 where torch.backends.cudnn.conv allows it{few}")
     return tuple(said)
 
 
