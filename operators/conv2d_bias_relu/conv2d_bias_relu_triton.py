@@ -287,8 +287,10 @@ def turn_kernel(
         tl.store(turned + 2 * PADDED_C, low if IS_WEIGHT else high, mask=mask)
 
 
-def channels_last(x: torch.Tensor, parts: int = 0, is_weight: bool = False) -> torch.Tensor:
-    """x[N, C, ...] in channels-last layout, in TF32 parts if asked; copied unless it is so.
+def channels_last(
+    x: torch.Tensor, parts: int = 0, is_weight: bool = False
+) -> torch.Tensor:
+    """x[N, C, ...] in channels-last layout, of TF32 parts if asked; copied unless so.
 
     The channels of a pixel take a multiple of 16 bytes, which TMA descriptors need.
     """
