@@ -117,7 +117,7 @@ inputs:
   - {name: gain,   shape: [N],    dtype: T, role: parameter}
 outputs:
   - {name: out,    shape: [M, N], dtype: T}
-dtypes: {T: [float16, bfloat16, float32]}
+dtypes: {T: [float32, float16, bfloat16]}
 reference: |
   def rms_norm(x, weight, bias, gain, scale=2.0, temperature=0.7):
       # the comment stays
