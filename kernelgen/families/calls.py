@@ -336,10 +336,14 @@ class _Cut:
 
     def _leaves(self, i: int) -> list[int]:
         """What a value is computed from element by element."""
-        node = self.graph.nodes[i]
-        if node.op not in VIEWS and (node.dtype != "float" or OPERATIONS[node.op].kind != "map"):
-            return [i]
-        return [leaf for j in node.operands for leaf in self._leaves(j)]
+        found: dict[int, None] = {}
+        todo = [i]
+        while todo:
+            j = todo.pop()
+            if j not in found:
+                found[j] = None
+                todo += self.graph.nodes[j].operands if _is_each(self.graph.nodes[j]) else ()
+        return [j for j in found if not _is_each(self.graph.nodes[j])]
 
     def _product_dtype(self, i: int) -> str:
         """The dtype in which torch has what a product comes to, and what is computed from it and tensors of that dtype
@@ -455,6 +459,11 @@ class _Cut:
         if not read and not found:  # what follows from numbers alone lies on the device of the inputs
             found.append(replace(self.spec.inputs[0], role="like"))
         return tuple(found)
+
+
+def _is_each(node: Node) -> bool:
+    """Whether a value is a view, or floats computed element by element."""
+    return node.op in VIEWS or (node.dtype == "float" and OPERATIONS[node.op].kind == "map")
 
 
 def _turned(graph: Graph, tensors: list[tuple[int, TensorSpec]]) -> tuple[Graph, list[tuple[int, TensorSpec]]]:

@@ -311,12 +311,16 @@ def _ends(
 ) -> set[int]:
     """The anchors that a node is computed from, and that no other and nothing that is known stands before."""
     found: set[int] = set()
+    seen = {*known}
     todo = [i]
     while todo:
         j = todo.pop()
-        if j in anchors and j not in known:
+        if j in seen:
+            continue
+        seen.add(j)
+        if j in anchors:
             found.add(_shown(graph, _mean(graph, j)))
-        elif j not in known:
+        else:
             todo += [k for k in graph.nodes[j].operands if k in needed]
     return found
 
@@ -335,14 +339,12 @@ def _biased(graph: Graph, i: int) -> int:
     """The sum of a product with a parameter, where nothing else is made of the product: without it results may be
     infinite that are not, and are rounded once more."""
     users = graph.readers[i]
-    if len(users) != 1 or graph.nodes[i].op != DOT or graph.nodes[users[0]].op != "add":
+    if graph.nodes[i].op != DOT or len(users) != 1 or graph.nodes[users[0]].op != "add":
         return i
-    (other,) = (
-        (j for j in graph.nodes[users[0]].operands if j != i) if len(graph.nodes[users[0]].operands) == 2 else (i,)
-    )
-    while graph.nodes[other].op in (*VIEWS, "round"):
-        (other,) = graph.nodes[other].operands
-    return users[0] if graph.nodes[other].op == "input" else i
+    others = [j for j in graph.nodes[users[0]].operands if j != i]
+    while others and graph.nodes[others[0]].op in (*VIEWS, "round"):
+        others = [*graph.nodes[others[0]].operands]
+    return users[0] if others and graph.nodes[others[0]].op == "input" else i
 
 
 def _following(graph: Graph, needed: list[int], first: list[int]) -> set[int]:

@@ -334,6 +334,13 @@ def test_what_a_convolution_leaves_is_its_sum_with_the_bias_or_what_is_computed_
     assert [t.dtype for t in first.spec.outputs] == ["T"]
 
 
+def test_what_is_read_many_times_is_looked_at_once() -> None:
+    """By every way to a value there would be 2**40 of them."""
+    lines = "y = F.conv2d(x, w, padding=1)\nfor _ in range(40):\n    y = y * (y + 1)\nreturn y - y.mean((0, 2, 3), keepdim=True)"
+    found = sample(lines, {"x": "B C H W", "w": "J C 3 3"}, {"out": "B J H W"}, IMAGES)
+    assert plan_of(found.spec()).kernels[0].family == "convolution"
+
+
 def test_no_group_is_lowered_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing is cut before what reductions read is written, the second search knows what the first one tried."""
     lowered, lower = Counter[Any](), planning._one_kernel
