@@ -18,7 +18,7 @@ from kernelgen.tile.walk import trimmed
 _BLOCK = 64
 """Pixels and channels of a tile of what follows: a run of either is a few cache lines, whichever lie side by side."""
 _COLUMNS = 32
-_BOX = {"BLOCK_D": 1, "BLOCK_H": 4, "BLOCK_W": 32, "BLOCK_L": 128}
+_BOX = {"BLOCK_D": 1, "BLOCK_H": 4, "BLOCK_W": 32}
 """Channels and pixels of a box of what follows."""
 _SUMS = 4096
 """Elements of a tile that holds all channels."""

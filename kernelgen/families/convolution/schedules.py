@@ -30,12 +30,12 @@ MEANINGS = {
 }
 FEW_CHANNELS = 7
 """Input channels of which a tap has so few that the matrix units would be fed mostly zeros: in three dimensions of
-space torch's call multiplies them in float32 though TF32 is allowed, 617 us of 3 channels, 1044 in boxes (H200, 3x3x3).
-Not turned: then it multiplies in TF32, and of few channels of halves it gives NaN where a sum is infinite (cuDNN 9: 116
-of 756 results of 4 channels of spread 100)."""
+space torch's call multiplies them in float32 though TF32 is allowed, 617 us of 3 channels, in boxes 1044 without the
+turn (H200, 3x3x3). Not turned: then it multiplies in TF32, and of few channels of halves it gives NaN where a sum is
+infinite (cuDNN 9: 116 of 756 results of 4 channels of spread 100)."""
 NARROW, NARROW_CHANNELS = 32, 8
-"""Output and input channels in three dimensions of space that are left to torch's call too: 1225 us by 2272 (H200,
-3x3x3 of 8 to 16 channels)."""
+"""Output and input channels in three dimensions of space that are left to torch's call too: 1225 us by 2272 in
+boxes without the turn (H200, 3x3x3 of 8 to 16 channels)."""
 
 LEAST_DEPTH, LEAST_COLUMNS = 16, 32
 """What a tile sums at once, and its output channels, at the least: what the matrix units take."""
@@ -133,9 +133,10 @@ def holds(body: Body, schedule: Schedule, itemsize: int) -> str | None:
 
 def first_table(body: ConvolutionBody, widths: Sequence[int] = ()) -> Table:
     """From H200 figures beside cuDNN and torch.compile, which calls it with a turned input; NCHW in and out. In float32
-    (TF32) boxes take 0.55 to 0.98 of the time of the better of them; in half precision 0.9 to 1.07 from 32 channels on
-    and 0.5 to 0.8 of fewer, but torch's call alone is faster where nothing follows. With strides pointers take 1.2
-    times as long as torch's call, of three channels four times. `widths`: pixels that boxes may lie along.
+    (TF32) boxes take 0.55 to 0.98 of the time of the better of them; in half precision 0.9 to 1.07 from 32 channels on,
+    of fewer 0.6 to 0.71 of torch's call and what follows without the turn, which was not timed; but torch's call alone
+    is faster where nothing follows. With strides pointers take 1.2 times as long as torch's call, of three channels
+    four times. `widths`: pixels that boxes may lie along.
     """
     few, alone = _has_few(body), body.is_library and not has_bias(body)
     if reduces(body):
@@ -234,7 +235,7 @@ def _narrowed(body: ConvolutionBody, row: TableRow, timed: Timed) -> TableRow:
     in_parts = timed.itemsize == 4 and may_have_parts(body) and timed.channels <= PART_CHANNELS
     parts = 4 if in_parts else 1  # three, and their padding
     for block, name, size, each in (("BLOCK_K", "C", timed.channels, parts), ("BLOCK_N", "N", timed.columns, 1)):
-        enough = max(1 << (size * each - 1).bit_length(), LEAST_DEPTH if name == "C" else LEAST_COLUMNS)
+        enough = _enough(size * each, LEAST_DEPTH if name == "C" else LEAST_COLUMNS)
         if enough < schedule.int(block):
             schedule = schedule.replace(**{block: enough})
             upto[name] = min(enough // each, upto.get(name, enough))
