@@ -151,6 +151,8 @@ class FakeEvaluator:
         found = Evaluation(candidate.source_hash, Status.OK, timings=tuple(timings))
         return self._said("baselines", candidate, found)
 
+    def expect_profile(self) -> None: ...
+
     def profile(self, candidate: Candidate, case: Case) -> Counters:
         self.calls.append(("profile", candidate.source_hash))
         return Counters("ncu", 0.5, 0.6, 0.2, 0.5, 0.3) if self.measures else Counters("predicted", 0.5)

@@ -5,6 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -24,8 +28,9 @@ from kernelgen.evaluate.cuda import CudaEvaluator
 from kernelgen.evaluate.kernels import DERIVED, NCU, SUM, TITLES, KernelRow, derived, of_ncu, shown, written
 from kernelgen.outcomes import StaticFacts, Status
 from kernelgen.strategies import Context, History, Tuning
+from kernelgen.worker import private
 from kernelgen.worker.client import Failed
-from kernelgen.worker.once import traced
+from kernelgen.worker.once import traced, wait
 
 WORK = Work(4_000_000, 4_000_000, 1_000_000, products=(ProductWork("out", 1, 1024, 1024, 1024, "float16", 2),))
 PLAIN = Work(4_000_000, 4_000_000, 1_000_000)
@@ -122,12 +127,74 @@ def test_a_table_and_a_file_have_every_column() -> None:
     assert (read["duration_us"], read["matrix"]) == ("10.0", "")
 
 
-def test_ncu_is_asked_for_every_kernel_of_the_second_call(tmp_path: Path) -> None:
-    command = kernels.command("ncu", ["a_kernel", "a_kernel", "b.kernel"], 3, tmp_path / "kept.ncu-rep")
+def test_ncu_is_asked_for_every_kernel_of_the_watched_call(tmp_path: Path) -> None:
+    command = kernels.command("ncu", ["a_kernel", "a_kernel", "b.kernel"], tmp_path / "kept.ncu-rep")
     assert command[command.index("-k") + 1] == r"regex:^(a_kernel|b\.kernel)$"
-    assert [command[command.index(flag) + 1] for flag in ("--launch-skip", "--launch-count")] == ["3", "3"]
+    assert command[command.index("--profile-from-start") + 1] == "off"
     assert command[command.index("--export") + 1].endswith("kept.ncu-rep")
-    assert "--export" not in kernels.command("ncu", ["a"], 1, None)
+    assert "--export" not in kernels.command("ncu", ["a"], None)
+
+
+def test_counters_are_of_the_first_launch_of_the_kernel_that_is_asked_for() -> None:
+    text = said(("other_kernel", "1"), ("scale_kernel(float *, int)", "2"), ("scale_kernel", "3"))
+    second = [line for line in text.splitlines() if line.startswith('"1"')]
+    text = text.replace("\n".join(second), "\n".join(line.replace('"91.5"', '"77"') for line in second))
+    found = profile.parse(text, "scale_kernel")
+    assert found is not None
+    assert (found.dram_utilisation, found.achieved_occupancy) == (0.77, 0.615)
+    assert profile.parse(text, "scale") is None
+
+
+@pytest.fixture
+def ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A profiler that runs what it is given, as ncu does, and prints what the program printed."""
+    program = tmp_path / "ncu"
+    program.write_text('#!/bin/sh\nwhile [ "$1" != off ]; do shift; done\nshift\n"$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(profile, "ncu", lambda: str(program))
+    monkeypatch.setattr(profile, "_refusals", [])
+    return program
+
+
+def test_a_profiler_waits_for_its_call_and_ends_with_it(
+    ncu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "said.csv").write_text(said(("scale_kernel", "1")))
+    waits = (
+        "import sys, pathlib, json; from kernelgen.worker.once import wait; path = pathlib.Path(sys.argv[1][1:]);"
+        "wait(path, int(sys.argv[2])); print(pathlib.Path(json.loads(path.read_text())['folder'], 'said.csv').read_text())"
+    )
+    monkeypatch.setattr(profile, "ONCE", (sys.executable, "-c", waits))
+    started = profile.standby(tmp_path, dict(os.environ))
+    assert started is not None
+    counters = started.counters({"folder": str(tmp_path)}, (FACTS,), 20.0)
+    assert counters is not None
+    assert counters.dram_utilisation == 0.915
+
+
+def test_a_profiler_that_says_nothing_is_not_started_again(ncu: Path, tmp_path: Path) -> None:
+    ncu.write_text("#!/bin/sh\necho ==ERROR== ERR_NVGPUCTRPERM\n")
+    started = profile.standby(tmp_path, dict(os.environ))
+    assert started is not None
+    assert started.counters({}, (FACTS,), 20.0) is None
+    assert profile.standby(tmp_path, dict(os.environ)) is None
+
+
+def test_a_profiler_that_nobody_asks_is_ended(ncu: Path, tmp_path: Path) -> None:
+    ncu.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 60\n")
+    started = profile.standby(tmp_path, dict(os.environ))
+    assert started is not None
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
+        time.sleep(0.01)
+    started.close()
+    assert not private.alive(int((tmp_path / "pid").read_text()))
+
+
+def test_a_program_that_waits_ends_when_nobody_is_left_to_ask_it(tmp_path: Path) -> None:
+    asker = subprocess.Popen([sys.executable, "-c", ""])
+    asker.wait()
+    with pytest.raises(SystemExit):
+        wait(tmp_path / "never", asker.pid)
 
 
 class Run:

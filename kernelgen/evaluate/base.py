@@ -111,6 +111,9 @@ class Evaluator(ABC):
         self._pool.shutdown(wait=True)
         private.remove(self._private)
 
+    def expect_profile(self) -> None:  # noqa: B027  where nothing takes long, nothing is started
+        """Start what `profile` waits for, where that takes long, while other things are at work."""
+
     def isolation(self) -> tuple[str, ...]:
         """What the process that runs candidates is held to, and what this machine cannot do. Raises Failed."""
         return self.runner.confinement()

@@ -70,15 +70,17 @@ STALLS = (
 )  # fmt: skip
 STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 SHOWN_STALLS = 2
+ONE_CALL = ("--clock-control", "none", "--profile-from-start", "off")
+"""ncu watches what the program says is to be watched, at the clock that is."""
 
 
-def command(program: str, kernels: Sequence[str], launches: int, keep: Path | None) -> list[str]:
-    """How ncu is called before the program that it watches, whose first call is not counted."""
+def command(program: str, kernels: Sequence[str], keep: Path | None) -> list[str]:
+    """How ncu is called before the program that it watches."""
     metrics = [name for name, _ in METRICS.values()] + [STALL.format(reason) for reason in STALLS]
     names = "|".join(re.escape(name) for name in dict.fromkeys(kernels))
     return [
-        program, "--csv", "--print-units", "base", "--metrics", ",".join(metrics), "--clock-control", "none",
-        "-k", f"regex:^({names})$", "--launch-skip", str(launches), "--launch-count", str(launches),
+        program, "--csv", "--print-units", "base", "--metrics", ",".join(metrics), *ONE_CALL,
+        "-k", f"regex:^({names})$",
         *(["--export", str(keep), "--force-overwrite"] if keep else []),
     ]  # fmt: skip
 

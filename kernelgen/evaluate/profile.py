@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import itertools
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -18,6 +18,7 @@ from pathlib import Path
 from kernelgen.analysis import Work
 from kernelgen.devices import DeviceFacts
 from kernelgen.evaluate import kernels
+from kernelgen.files import write_atomic
 from kernelgen.outcomes import Counters, StaticFacts
 
 METRICS = {
@@ -30,9 +31,11 @@ METRICS = {
 }
 """Fields of Counters, each with ncu's name of a percentage."""
 COMPUTED = "computed from bytes and time"
+ONCE = (sys.executable, "-P", "-m", "kernelgen.worker.once")
 
 _refusals: list[str] = []
 """Why ncu did not work in this process; it is not asked again."""
+_numbers = itertools.count()
 
 
 @cache
@@ -41,30 +44,41 @@ def ncu() -> str | None:
     return shutil.which("ncu") or next((p for p in ("/usr/local/cuda/bin/ncu",) if os.access(p, os.X_OK)), None)
 
 
-def with_ncu(
-    request: dict[str, object], launches: Sequence[StaticFacts], env: dict[str, str], limit_s: float
-) -> Counters | None:
-    """Counters of the candidate's costliest launch; None where ncu is missing, refuses or takes too long."""
+class Standby:
+    """ncu and a program that waits to be told of a call. They take seconds to start, which other work can hide."""
+
+    def __init__(self, program: str, folder: Path, env: dict[str, str]) -> None:
+        self._request = folder / f"call-{next(_numbers)}.json"
+        command = [
+            program, "--csv", "--metrics", ",".join(METRICS.values()), *kernels.ONE_CALL, *ONCE,
+            f"@{self._request}", str(os.getpid()),
+        ]  # fmt: skip
+        self._process = _started(command, env)
+
+    def counters(self, request: dict[str, object], launches: Sequence[StaticFacts], limit_s: float) -> Counters | None:
+        """Of the call's costliest launch; None where ncu refuses or takes too long. For one call, which ends it."""
+        kernel = max(launches, key=lambda one: one.waves).kernel
+        write_atomic(self._request, json.dumps(request))
+        text = _said(self._process, limit_s)
+        counters = parse(text, kernel) if text is not None else None
+        if counters is None:
+            _refusals.append(reason(text))
+        return counters
+
+    def close(self) -> None:
+        """End it, asked or not."""
+        _end(self._process)
+
+
+def standby(folder: Path, env: dict[str, str]) -> Standby | None:
+    """A profiler for a later call, whose request is handed over in `folder`; None where ncu is missing or refused."""
     program = ncu()
-    if program is None or _refusals:
-        return None
-    kernel = max(launches, key=lambda one: one.waves).kernel
-    of_it = sum(1 for one in launches if one.kernel == kernel)
-    command = [
-        program, "--csv", "--metrics", ",".join(METRICS.values()), "--clock-control", "none",
-        "-k", f"regex:^{re.escape(kernel)}$", "--launch-skip", str(of_it), "--launch-count", "1",
-        *once(request),
-    ]  # fmt: skip
-    text = output_of(command, env, limit_s)
-    counters = parse(text) if text is not None else None
-    if counters is None:
-        _refusals.append(reason(text))
-    return counters
+    return None if program is None or _refusals else Standby(program, folder, env)
 
 
 def once(request: dict[str, object]) -> list[str]:
     """The program that makes one call, for a profiler to watch."""
-    return [sys.executable, "-P", "-m", "kernelgen.worker.once", json.dumps(request)]
+    return [*ONCE, json.dumps(request)]
 
 
 def whole_call(
@@ -75,7 +89,7 @@ def whole_call(
     if program is None or _refusals or not launches:
         return "", _refusals[0] if _refusals else "no ncu" if program is None else "no kernel of its own"
     names = [one.kernel for one in launches]
-    text = output_of([*kernels.command(program, names, len(launches), keep), *once(request)], env, limit_s)
+    text = output_of([*kernels.command(program, names, keep), *once(request)], env, limit_s)
     if keep is not None and text is not None and keep.is_file():
         text = output_of(kernels.imported(program, keep), env, limit_s)
     if text is not None and kernels.parse(text):
@@ -92,7 +106,11 @@ def last_line(text: str | None) -> str:
 
 def output_of(command: list[str], env: dict[str, str], limit_s: float) -> str | None:
     """Output of a program that is killed, with its children, when its time is over; None then."""
-    process = subprocess.Popen(
+    return _said(_started(command, env), limit_s)
+
+
+def _started(command: list[str], env: dict[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -101,23 +119,33 @@ def output_of(command: list[str], env: dict[str, str], limit_s: float) -> str | 
         text=True,
         start_new_session=True,
     )
+
+
+def _said(process: subprocess.Popen[str], limit_s: float) -> str | None:
     try:
         return process.communicate(timeout=limit_s)[0]
     except subprocess.TimeoutExpired:
         return None
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        _end(process)
 
 
-def parse(text: str) -> Counters | None:
-    """Counters from ncu's CSV; None where it holds none of the metrics."""
-    lines = [line for line in text.splitlines() if line.startswith('"')]
+def _end(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def parse(text: str, kernel: str) -> Counters | None:
+    """Counters of a kernel's first launch from ncu's CSV; None where it holds none of the metrics."""
+    rows = csv.DictReader(line for line in text.splitlines() if line.startswith('"'))
+    own = [row for row in rows if (row.get("Kernel Name") or "").partition("(")[0] == kernel]
     values: dict[str, float] = {}
-    for row in csv.DictReader(lines):
+    for row in own:
         for field, metric in METRICS.items():
-            if row.get("Metric Name") == metric:
+            if row["ID"] == own[0]["ID"] and row.get("Metric Name") == metric:
                 with contextlib.suppress(ValueError):
                     values[field] = float(row["Metric Value"].replace(",", "")) / 100
     return Counters.from_json({"source": "ncu", **values}) if values else None

@@ -39,6 +39,8 @@ def begin(bench: Bench, state: State) -> None:
     """Round 0: verify the kernel the run starts from and set it against both baselines."""
     began = time.monotonic()
     bench.reporter.round_started(0, "start", "PyTorch", 0)
+    if _counts(bench):
+        bench.evaluator.expect_profile()
     start = search.current(state.plan, bench.compiler, bench.cases)
     bench.journal.store(start.source)
     checked = bench.once("start", 0, lambda: {"evaluation": to_json(bench.evaluator.verify(start))})
@@ -125,7 +127,7 @@ def _seen(bench: Bench, state: State, number: int) -> tuple[Seen, ...]:
             facts = bench.evaluator.facts(now, now.cases)
         except Failed as failure:  # it ran a moment ago: the compile worker is what failed
             return {"facts": [], "counters": None, "case": "", "message": failure.message}
-        if all(map(tuning.is_tuned, bench.plan.spec.optimization_strategies)):  # nothing is chosen by counters
+        if not _counts(bench):
             return {"facts": to_json(facts), "counters": None, "case": "", "hash": state.hash}
         worst = focus(_compiled(bench, state, dict_of(facts)), bench.device.facts).timing.case
         case = next(c for c in state.cases if c.label == worst)
@@ -137,6 +139,11 @@ def _seen(bench: Bench, state: State, number: int) -> tuple[Seen, ...]:
     seen = _compiled(bench, state, facts)
     counters = Counters.from_json(data["counters"]) if data["counters"] else None
     return tuple(Seen(s.timing, s.work, s.facts, counters if s.timing.case == data["case"] else None) for s in seen)
+
+
+def _counts(bench: Bench) -> bool:
+    """Whether something is chosen by counters."""
+    return not all(map(tuning.is_tuned, bench.plan.spec.optimization_strategies))
 
 
 def dict_of(facts: tuple[tuple[str, StaticFacts], ...]) -> dict[str, tuple[StaticFacts, ...]]:

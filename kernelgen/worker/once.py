@@ -1,23 +1,34 @@
-"""One call of a candidate for a profiler: `python -m kernelgen.worker.once REQUEST`.
+"""One call of a candidate for a profiler: `python -m kernelgen.worker.once REQUEST [PID]`.
 
-The request is JSON, or @ and the path of a file that holds it.
+The request is JSON, or @ and the path of a file that holds it. With the number of a process it is started ahead: it
+makes its context and waits for the file while that process lives.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+from kernelgen.worker import private
+
+POLL_S = 0.01
+
 
 def main() -> None:
-    """Warm up with one call, make another, and end; the profiler skips the launches of the first."""
+    """Warm up with one call, make another, which the profiler is told to watch, and end."""
+    import torch
+
     from kernelgen import judge
     from kernelgen.judge import device
     from kernelgen.worker import load
 
-    said = sys.argv[1]
+    said, waits_for = sys.argv[1], sys.argv[2:]
+    if waits_for:
+        torch.zeros(1, device=device.find())
+        wait(Path(said[1:]), int(waits_for[0]))
     request = json.loads(Path(said[1:]).read_text(encoding="utf-8") if said.startswith("@") else said)
     case = judge.Case.from_json(request["case"])
     operator = load.quartet(request["folder"], request["name"], "accuracy").OPERATOR.at(case)
@@ -30,7 +41,22 @@ def main() -> None:
         device.synchronize(where)
 
     call()
-    traced(call, request["trace"]) if request.get("trace") else call()
+    if request.get("trace"):
+        traced(call, request["trace"])
+        return
+    if where == "cuda":
+        torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
+    call()
+    if where == "cuda":
+        torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
+
+
+def wait(path: Path, process: int) -> None:
+    """Until the file is there; exits where the process that would write it is gone."""
+    while not path.exists():
+        if not private.alive(process):
+            sys.exit("nobody is left to say what to call")
+        time.sleep(POLL_S)
 
 
 def traced(call: Callable[[], object], path: str) -> None:

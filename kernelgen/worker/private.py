@@ -21,7 +21,7 @@ def make(base: Path) -> Path:
         base.mkdir(parents=True, exist_ok=True)
         for old in base.iterdir():
             owner = old.name.partition("-")[0]
-            if owner.isdigit() and not _alive(int(owner)):
+            if owner.isdigit() and not alive(int(owner)):
                 shutil.rmtree(old, ignore_errors=True)
         folder = Path(tempfile.mkdtemp(dir=base, prefix=f"{os.getpid()}-"))
         for part in PARTS:
@@ -49,7 +49,8 @@ def remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _alive(pid: int) -> bool:
+def alive(pid: int) -> bool:
+    """Whether there is such a process."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
