@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from itertools import pairwise
+from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from kernelgen import __version__
 from kernelgen.cli import (
@@ -51,6 +53,20 @@ BESIDE = ("torch", "triton")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What a disk says that takes no more."""
 
+
+class _Command(typer.core.TyperCommand):
+    """A command whose options do not take one another for their values."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        options = [param for param in self.params if isinstance(param, typer.core.TyperOption)]
+        names = {name for option in options for name in (*option.opts, *option.secondary_opts)}
+        takes = {name for option in options if not option.is_flag for name in option.opts}
+        for name, value in pairwise(args):
+            if name in takes and value in names:
+                raise UsageError(f"{name} needs a value after it, and {value} is another option")
+        return super().parse_args(ctx, args)
+
+
 app = typer.Typer(
     help="From a YAML operator spec to a readable, verified and measured Triton kernel.",
     epilog="Exit codes: 0 done, 1 wrong or too slow, 2 usage or spec, 3 no device or compiler, 4 language model, "
@@ -84,7 +100,7 @@ for _command in (
     watch.watch,
     agents.mcp,
 ):
-    app.command(name=_command.__name__.rstrip("_"))(_command)
+    app.command(name=_command.__name__.rstrip("_"), cls=_Command)(_command)
 
 app.add_typer(knowledge.app, name="knowledge")
 
