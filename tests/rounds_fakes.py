@@ -151,7 +151,7 @@ class FakeEvaluator:
         found = Evaluation(candidate.source_hash, Status.OK, timings=tuple(timings))
         return self._said("baselines", candidate, found)
 
-    def expect_profile(self) -> None: ...
+    def expect(self, cases: Sequence[Case], *, counters: bool) -> None: ...
 
     def profile(self, candidate: Candidate, case: Case) -> Counters:
         self.calls.append(("profile", candidate.source_hash))

@@ -92,7 +92,9 @@ class Evaluator(ABC):
         compiling = Confinement(read, write)
         self._compile_worker = Worker(self.compile_role, {**shared, "OMP_NUM_THREADS": "1"}, cwd, compiling)
         run_environment = {**shared, **dict(device.environment)}
-        self.runner = Worker(run_role, run_environment, cwd, Confinement(read, write, gpu=run_role in OWNERS))
+        running = Confinement(read, write, gpu=run_role in OWNERS)
+        self.runner = Worker(run_role, run_environment, cwd, running)
+        self.second = Worker(run_role, run_environment, cwd, running)
         self._profile_env = environment(run_environment)
         self._compiler = self._make_compiler(store)
         self._pool = ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="kernelgen-evaluate")
@@ -106,13 +108,14 @@ class Evaluator(ABC):
     def close(self) -> None:
         """End every worker process at once; requests still open fail."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-        self._compile_worker.close()
-        self.runner.close()
+        for worker in (self._compile_worker, self.runner, self.second):
+            worker.close()
         self._pool.shutdown(wait=True)
         private.remove(self._private)
 
-    def expect_profile(self) -> None:  # noqa: B027  where nothing takes long, nothing is started
-        """Start what `profile` waits for, where that takes long, while other things are at work."""
+    def expect(self, cases: Sequence[Case], *, counters: bool) -> None:  # noqa: B027  where nothing takes long
+        """`baselines` will be asked for on these cases, and `profile` where counters count: what takes long to start is
+        started, while other things are at work."""
 
     def isolation(self) -> tuple[str, ...]:
         """What the process that runs candidates is held to, and what this machine cannot do. Raises Failed."""

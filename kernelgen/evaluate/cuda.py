@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from kernelgen.analysis import floor_seconds
+from kernelgen.errors import NoDeviceError
 from kernelgen.evaluate import kernels, profile
 from kernelgen.evaluate.base import OPPONENTS, Evaluator, failed
 from kernelgen.evaluate.candidate import Candidate
@@ -55,8 +57,21 @@ class CudaEvaluator(Evaluator):
         return {}
 
     _standby: profile.Standby | None = None
+    _ahead: Future[None] | None = None
+    """torch.compile is at work on the opponents."""
 
-    def expect_profile(self) -> None:
+    def expect(self, cases: Sequence[Case], *, counters: bool) -> None:
+        self._ahead = self._pool.submit(self._compile_opponents, cases)
+        if counters:
+            self._stand_by()
+
+    def _compile_opponents(self, cases: Sequence[Case]) -> None:
+        """In a process of its own, which leaves them in Inductor's cache. What fails says so where it is timed."""
+        with self.second, suppress(Failed, NoDeviceError):
+            request = {**self._quartet_args(), "cases": [case.to_json() for case in cases]}
+            self.second.call("compile_opponents", request, self.limits.baseline_s)
+
+    def _stand_by(self) -> None:
         if self._standby is None:
             self._standby = profile.standby(self._private / "tmp", self._profile_env)
 
@@ -107,11 +122,14 @@ class CudaEvaluator(Evaluator):
 
     def baselines(self, candidate: Candidate, cases: Sequence[Case], against: Sequence[str] = OPPONENTS) -> Evaluation:
         args = {**self._candidate_args(candidate), "cap_s": COMPARE_CAP_S}
+        if self._ahead is not None:  # nothing is timed beside another process
+            wait([self._ahead])
 
         def ask() -> Iterator[tuple[Case, str, Answer]]:
             for case in cases:
                 for opponent in against:
-                    request = {**args, "case": case.to_json(), "against": opponent}
+                    first = opponent == against[0]
+                    request = {**args, "case": case.to_json(), "against": opponent, "check": first}
                     yield case, opponent, self.runner.call("baseline", request, self.limits.baseline_s)
 
         return self._collect(candidate, ask)
@@ -123,11 +141,11 @@ class CudaEvaluator(Evaluator):
             if code in self._counted:
                 return self._counted[code]
             request = {**self._candidate_args(candidate), "case": case.to_json()}
-            self.expect_profile()
+            self._stand_by()
             if compiled.facts and self._standby is not None:
                 counters = self._standby.counters(request, compiled.facts, self.limits.profile_s)
                 self._standby = None
-                self.expect_profile()
+                self._stand_by()
                 if counters is not None:
                     self._counted[code] = counters
                     return counters

@@ -65,25 +65,35 @@ class Measure:
     """By how many ulps of fp32 each step is off in each of the disturbed oracles for what is no float."""
     listens: bool = True
     """Whether the reference may select: where it was heard not to, its operations need not be listened to again."""
+    unread: frozenset[int] = frozenset()
+    """Of which operations the places are not read: see Selections."""
+
+    def listened(self) -> tuple[Measure, tuple[torch.Tensor, ...], list[Selection]]:
+        """The same, of which it is known what the reference selects, with the oracle and the selections."""
+        heard = Selections()
+        outputs = in_float64(self.reference, self.cut, selections=heard)
+        unread = heard.never_read(outputs)
+        found = [selection for n, selection in enumerate(heard.found) if n not in unread]
+        return replace(self, listens=bool(found), unread=unread), outputs, found
 
     def exactly(self, taken: Taken) -> tuple[tuple[torch.Tensor, ...], list[Selection]]:
-        heard = Selections(taken=taken)
+        heard = Selections(taken=taken, unread=self.unread)
         return in_float64(self.reference, self.cut, selections=heard), heard.found
 
     def disturbed(
         self, noise: Noise, taken: Taken, storing: Storing | None = None
     ) -> tuple[tuple[torch.Tensor, ...], list[Selection]]:
-        heard = Selections(taken=taken) if self.listens else None
+        heard = Selections(taken=taken, unread=self.unread) if self.listens else None
         return in_float64(self.reference, self.cut, noise, heard, storing), heard.found if heard else []
 
     def as_stored(self, storing: Storing, taken: Taken) -> tuple[tuple[torch.Tensor, ...], list[Selection]]:
-        heard = Selections(taken=taken) if self.listens else None
+        heard = Selections(taken=taken, unread=self.unread) if self.listens else None
         found = in_float64(self.reference, self.cut, selections=heard, stored=storing)
         return found, heard.found if heard else []
 
     def as_given(self) -> list[Selection]:
         """What PyTorch selects in the inputs' own dtype."""
-        heard = Selections()
+        heard = Selections(unread=self.unread)
         with torch.no_grad(), InOrder(), heard:
             self.reference(*self.cut)
         return heard.found
@@ -160,8 +170,7 @@ class Oracle:
 def selected_alike(measure: Measure, gots: Sequence[torch.Tensor], eagers: Sequence[torch.Tensor]) -> Oracle:
     """The oracles by the places that the candidate took, wherever an output says so and they are right; PyTorch counts
     as exact wherever its own places lead elsewhere."""
-    refs, found = measure.exactly({})
-    measure = replace(measure, listens=bool(found))
+    measure, refs, found = measure.listened()
     numbers = {i: n for i, ref in enumerate(refs) if (n := _number(found, ref)) is not None}
     if len(numbers) == len(refs) and all(found[n].exact for n in numbers.values()):
         return Oracle(measure, refs, eagers, found, [], [], {i: found[n] for i, n in numbers.items()})

@@ -50,7 +50,7 @@ class _Raise(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func in _LOWERING:
-            return torch.Tensor.double(args[0])
+            return _recast(args[0], torch.Tensor.double(args[0]))
         if func is _GROUPED_MM:
             return _by_groups(*args, **(kwargs or {}))
         if func in _RMS_NORMS:
@@ -59,8 +59,10 @@ class _Raise(TorchFunctionMode):
             return _finite(func, self._limits, *args, **(kwargs or {}))
         raised = {k: _raise(v) for k, v in (kwargs or {}).items()}
         result = func(*(_raise(a) for a in args), **raised)
-        narrow = func in _CASTS and any(x is torch.float8_e4m3fn for x in (*args, *(kwargs or {}).values()))
-        return _in_float8_range(result) if narrow else result
+        if func not in _CASTS:
+            return result
+        narrow = any(x is torch.float8_e4m3fn for x in (*args, *(kwargs or {}).values()))
+        return _in_float8_range(result) if narrow else _recast(args[0], result)
 
 
 def _with_eps(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,6 +151,11 @@ def _transposed(
 def _in_float8_range(x: torch.Tensor) -> torch.Tensor:
     """What does not fit into float8 as this torch casts it: to the largest number, or before torch 2.12 to NaN."""
     return torch.where(x.abs() > torch.finfo(torch.float8_e4m3fn).max, x.to(torch.float8_e4m3fn).double(), x)
+
+
+def _recast(x: torch.Tensor, raised: torch.Tensor) -> torch.Tensor:
+    """A tensor of its own for what a cast gives, as torch has it wherever the dtype is another one."""
+    return raised.view_as(raised) if raised is x else raised
 
 
 def _raise(value: Any) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from .bounds import BACKWARD, K
 from .eager import EagerMode
@@ -321,17 +322,36 @@ class Selections(EagerMode):
     """Where the reference's inputs lie."""
     taken: Mapping[int, torch.Tensor] = field(default_factory=dict)
     """Places that a selection is to return instead of its own, by the number of what is found."""
+    unread: frozenset[int] = frozenset()
+    """Which of the operations that return places are not heard: nobody reads these, so that any kernel takes the
+    extreme of the scores that it has."""
+    read: set[int] = field(default_factory=set)
+    """Which of them returned places that a later operation reads."""
 
     def __post_init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._returned: list[torch.Tensor] = []
+        """The places of every operation that returned some."""
+
+    def never_read(self, outputs: Sequence[torch.Tensor]) -> frozenset[int]:
+        """Which of what was found has places that were neither read nor are an output. Not what may come in any order,
+        which the places say."""
+        given = {n for n, places in enumerate(self._returned) if any(x is places for x in outputs)}
+        ordered = {n for n, selection in enumerate(self.found) if selection.ordered}
+        return frozenset(ordered - self.read - given)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        operands = tree_leaves((args, kwargs))
+        self.read |= {n for n, places in enumerate(self._returned) if any(x is places for x in operands)}
         sorts = func is torch.ops.aten.topk.default
         result = func(*(args[:4] if sorts else args), **(kwargs or {}))
         found = _selection(func, args, kwargs or {}, result)
         if found is None:
+            return result
+        self._returned.append(result if isinstance(result, torch.Tensor) else result[1])
+        if len(self._returned) - 1 in self.unread:
             return result
         if len(self.found) in self.taken:
             own = self.taken[len(self.found)].reshape(found.places.shape)
@@ -339,6 +359,7 @@ class Selections(EagerMode):
             values = found.scores.gather(found.dim, found.row(own)).reshape(own.shape)
             given = own.reshape((result if isinstance(result, torch.Tensor) else result[1]).shape)
             result = given if isinstance(result, torch.Tensor) else (values, given)
+            self._returned[-1] = given
         in_memory = args[0].untyped_storage().data_ptr() in self.given
         self.found.append(replace(found, exact=in_memory or not args[0].dtype.is_floating_point))
         return result

@@ -25,8 +25,8 @@ from .known import Known
 from .masks import sums_of_the_seen
 from .wrong_products import Wronged
 
-_STEPS = frozenset(["add", "div", "mul", "sub"])
-"""What a kernel does to a product before it stores it for the next one, as PyTorch stores every step."""
+_UNTAGGED = frozenset(["hardswish"])
+"""What works element by element although torch does not tag it so."""
 _TF32_BITS = 13
 """Bits of a float32's mantissa that the matrix units leave out."""
 
@@ -43,7 +43,8 @@ class Storing:
     """Calls give what torch gives in that dtype on this device."""
     whole: bool = False
     """Calls add what the reference has them add, before they round; otherwise a kernel adds it to what they stored.
-    What a kernel makes of that in a step is stored too, unless it is the kernel that sums."""
+    What a kernel makes of that element by element is stored too, step by step as PyTorch stores it, unless it is the
+    kernel that sums: it stores one of these for the next one."""
     apart: bool = False
     """What a call adds to its sums is added to what it stored, as by a kernel, where `called` does not say so."""
     wrong: Wronged | None = None
@@ -66,8 +67,9 @@ class Storing:
     known: Known = field(default_factory=Known)
     """Sums of one case."""
     anyhow: torch.Generator | None = None
-    """Draws what rounding takes instead: a kernel stores what differs from the oracle's by what was rounded before, so
-    that where few results follow from it, one rounding says little about another."""
+    """Draws which way each number is rounded, by half an ulp, which is as far as rounding goes: a kernel stores what
+    differs from the oracle's by what was rounded before, so that where few results follow from it, one rounding says
+    little about another."""
 
     def rounded(self, x: torch.Tensor) -> torch.Tensor:
         """A float64 as memory holds it."""
@@ -78,12 +80,12 @@ class Storing:
 
 
 def _rounded_anyhow(x: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
-    """Off by as much as rounding may be, half an ulp at most, at random; what is infinite in the dtype is so."""
+    """Off by half an ulp, up or down at random; what is infinite in the dtype is so."""
     info, known = torch.finfo(dtype), x.detach()
     drawn = torch.rand(x.shape, generator=generator, dtype=torch.float64, device=generator.device).to(x.device)
     ulp = torch.exp2(torch.frexp(known).exponent.double() - 1).clamp(min=info.tiny) * info.eps
     moves = known.isfinite() & (known != 0) & (known.abs() <= info.max)
-    return x + torch.where(moves, (drawn - 0.5) * ulp, 0.0)  # used once: its gradient is no sum
+    return x + torch.where(moves, (drawn - 0.5).sign() * 0.5 * ulp, 0.0)  # used once: its gradient is no sum
 
 
 class Stored(EagerMode):
@@ -100,8 +102,9 @@ class Stored(EagerMode):
         self._inputs = {x.untyped_storage().data_ptr() for x in inputs}
         self._adds_itself = not storing.whole and self._multiplies
         self._apart = storing.apart
-        self._stores_step = storing.whole and not storing.ours
+        self._stores_steps = storing.whole and not storing.ours
         self._product: torch.Tensor | None = None
+        """A call's result, and what was made of it element by element so far."""
         self._attends = False
         self._flushes, self._hides_nan = storing.flushed, storing.hides_nan
 
@@ -112,8 +115,9 @@ class Stored(EagerMode):
         if name not in PRODUCTS or self._attends:
             adds = name == "add" and not self._attends
             result = self._added(func, args, kwargs) if adds else func(*args, **kwargs)
-            if self._stores_step and name in _STEPS and any(x is self._product for x in args):
-                result.copy_(self._rounded(result))
+            steps = self._stores_steps and (torch.Tag.pointwise in func.tags or name in _UNTAGGED)
+            if steps and any(x is self._product for x in args):
+                self._store_step(result)
             return result if self._wrong is None else self._wrong.after(name, result, args, kwargs)
         device = "cuda" if self._multiplies else next(x.device.type for x in args if isinstance(x, torch.Tensor))
         at = precision(name, self._dtype, device, as_tf32=self._as_tf32)
@@ -182,6 +186,11 @@ class Stored(EagerMode):
             return self._written(self._summed(weights, value, at), of_matrices(weights))
         finally:
             self._attends = False
+
+    def _store_step(self, result: torch.Tensor) -> None:
+        if result.dtype == torch.float64:
+            result.copy_(self._rounded(result))
+            self._product = result
 
     def _added(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A sum, in which minus infinity that is added by a mask hides what it is added to, be that infinite or NaN.

@@ -39,8 +39,7 @@ def begin(bench: Bench, state: State) -> None:
     """Round 0: verify the kernel the run starts from and set it against both baselines."""
     began = time.monotonic()
     bench.reporter.round_started(0, "start", "PyTorch", 0)
-    if _counts(bench):
-        bench.evaluator.expect_profile()
+    bench.evaluator.expect(bench.cases, counters=_counts(bench))
     start = search.current(state.plan, bench.compiler, bench.cases)
     bench.journal.store(start.source)
     checked = bench.once("start", 0, lambda: {"evaluation": to_json(bench.evaluator.verify(start))})

@@ -11,6 +11,7 @@ import triton.language as tl
 
 from kernelgen import judge
 from kernelgen.judge import device, memory, oracle
+from kernelgen.judge.performance import opponent
 from kernelgen.worker import accuracy, load
 from kernelgen.worker.operations import WrongError
 
@@ -18,6 +19,8 @@ CANARY = 1 << 20
 CANARY_BLOCK = 1024
 RACE_REPETITIONS = 9
 PIECE = 1 << 26
+AHEAD = 8
+"""A case is compiled beside other work if so many times its memory is free."""
 CLOSE = {torch.float8_e4m3fn: 2e-1, torch.float16: 2e-2, torch.bfloat16: 1e-1, torch.float32: 1e-3, torch.float64: 1e-3}
 """Relative to the largest value: far beyond what another order of summation changes, far below a wrong tail."""
 
@@ -76,20 +79,35 @@ def compare(folder: str, name: str, path: str, current: str, case: dict[str, Any
     return {"left_out": "", **_figures(judge.compare(old, new, judge.make_inputs(operator, one), time_cap_s=cap_s))}
 
 
-def baseline(folder: str, name: str, path: str, case: dict[str, Any], against: str, cap_s: float) -> Answer:
-    """The candidate against PyTorch; `against` is one of the judge's opponents."""
+def baseline(
+    folder: str, name: str, path: str, case: dict[str, Any], against: str, cap_s: float, check: bool
+) -> Answer:
+    """The candidate against PyTorch; `against` is one of the judge's opponents. `check`: is it right, before that?"""
     report = judge.performance_case(
         _operator(folder, name),
         judge.Case.from_json(case),
         (against,),
         kernel=load.candidate(path, name),
         time_cap_s=cap_s,
+        check=check,
     )
     if report.message:
         raise WrongError(report.message)
     if report.left_out:
         return {"left_out": report.left_out}
     return {"left_out": "", **_figures(report.comparisons[against])}
+
+
+def compile_opponents(folder: str, name: str, cases: Sequence[dict[str, Any]]) -> Answer:
+    """Have torch.compile leave what it makes of the reference in Inductor's cache, where the process that times it
+    finds it. That one is at work meanwhile, so that cases which want much of the device's memory are left to it."""
+    for one in map(judge.Case.from_json, cases):
+        operator = _operator(folder, name).at(one)
+        needed = memory.input_bytes(operator, one) + memory.output_bytes(operator, one)
+        if not memory.does_not_fit(AHEAD * needed, device.timed()):
+            opponent(operator, "compile", one)(*judge.make_inputs(operator, one)())
+            device.empty_cache()
+    return {}
 
 
 def cases(folder: str, name: str, large: bool) -> Answer:
@@ -153,4 +171,5 @@ OPERATIONS = {
     "race": race,
     "compare": compare,
     "baseline": baseline,
+    "compile_opponents": compile_opponents,
 }

@@ -212,6 +212,46 @@ def test_what_is_added_to_a_product_may_be_stored_with_it():
         assert found.passed, found.message
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_what_is_made_of_a_product_step_by_step_may_be_stored(dtype):
+    """A sigmoid that is nearly 1 everywhere: its norm is what it was rounded by, as PyTorch rounds it too."""
+
+    def norm(y):
+        return F.group_norm(y, 2)
+
+    def function(x, w, b):
+        return norm(torch.sigmoid(F.conv2d(x, w, padding=1) + b))
+
+    def kernel(x, w, b):
+        y = F.conv2d(x.double(), w.double(), padding=1) + b.double()
+        return norm(torch.sigmoid(y).to(x.dtype).float()).to(x.dtype)
+
+    def twice(x, w, b):
+        return 2 * kernel(x, w, b)
+
+    inputs = [*IMAGES, judge.Tensor("b", ("J", 1, 1), "T")]
+    out = (judge.Tensor("out", ("B", "J", "H", "H"), "T"),)
+    for candidate, right in ((kernel, True), (twice, False)):
+        op = judge.Operator("o", candidate, function, function, inputs, out, stored="T", multiplied="T")
+        for seed in range(3):
+            found = judged(op, {"B": 4, "C": 8, "H": 7, "J": 6}, dtype, ("uniform",), seed=seed, mutants=False)
+            assert found.passed is right, found.message
+
+
+def test_what_is_cast_to_another_dtype_is_stored_in_that():
+    def function(x, w):
+        return F.group_norm(torch.sigmoid(F.conv2d(x, w, padding=1).float()), 2)
+
+    def kernel(x, w):
+        y = torch.sigmoid(F.conv2d(x, w, padding=1).float())
+        return F.group_norm(y.to(x.dtype).float(), 2)
+
+    out = (judge.Tensor("out", ("B", "J", "H", "H"), "float32"),)
+    op = judge.Operator("o", kernel, function, function, IMAGES, out, stored="T", multiplied="T")
+    found = judged(op, {"B": 4, "C": 8, "H": 7, "J": 6}, "float16", ("uniform",), seed=1, mutants=False)
+    assert not found.passed
+
+
 @pytest.mark.filterwarnings("ignore:.*only once for all operators")
 @pytest.mark.parametrize("function", [lambda x, w: (x @ w).clamp(-1, 1), lambda x, w: (x @ w - 9).sigmoid()])
 def test_what_torchs_own_call_is_off_by_is_no_fault_of_the_kernels_around_it(function):

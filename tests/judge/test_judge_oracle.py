@@ -560,15 +560,15 @@ def test_floats_made_of_integers_are_disturbed_too() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_what_any_rounding_may_take_is_half_an_ulp_at_most(dtype: torch.dtype) -> None:
+def test_what_any_rounding_may_take_is_half_an_ulp(dtype: torch.dtype) -> None:
     exact = torch.cat(
         [torch.randn(4000, dtype=torch.float64) * 100, torch.tensor([0.0, math.inf, -math.inf, math.nan])]
     )
     off = Storing(dtype, anyhow=torch.Generator().manual_seed(1)).rounded(exact)
     ulp = torch.exp2(exact[:4000].abs().log2().floor()) * torch.finfo(dtype).eps
     share = (off - exact)[:4000] / ulp
-    assert share.abs().max() <= 0.5
-    assert share.std() == pytest.approx(12**-0.5, rel=0.05)
+    assert share.abs().numpy() == pytest.approx(0.5)
+    assert abs(float(share.mean())) < 0.05
     assert not torch.equal(off[:4000], exact[:4000].to(dtype).double())
     assert torch.equal(
         off[4000:].nan_to_num(7.0), torch.tensor([0.0, math.inf, -math.inf, math.nan]).double().nan_to_num(7.0)

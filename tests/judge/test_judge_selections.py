@@ -459,3 +459,24 @@ def test_a_selected_element_beyond_the_dtype_is_decided():
     )
     assert report.passed, report.message
     assert report.message == ""
+
+
+@pytest.mark.parametrize(("places_are_read", "undecided"), [(False, False), (True, True)])
+def test_an_extreme_whose_places_nobody_reads_is_no_selection(places_are_read: bool, undecided: bool) -> None:
+    """Of sums that a kernel stores in bfloat16 it takes the least that it has, which may be another one's."""
+
+    def reference(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        values, places = torch.min(x @ w, dim=1)
+        taken = torch.gather(x @ w, 1, places[:, None])[:, 0] if places_are_read else values
+        return torch.softmax(taken, -1)
+
+    def kernel(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.softmax((x.double() @ w.double()).to(x.dtype).float().amin(1), -1).to(x.dtype)
+
+    inputs = (judge.Tensor("x", ("M", "D", "L"), "T"), judge.Tensor("w", ("L", "N"), "T"))
+    outputs = (judge.Tensor("out", ("M", "N"), "T"),)
+    op = judge.Operator("o", kernel, reference, reference, inputs, outputs, stored="T", multiplied="T")
+    case = judge.Case({"M": 4, "D": 15, "L": 3400, "N": 31}, {"T": "bfloat16"})
+    found = judge.accuracy_case(op, case, seed=1, seeds=1, distributions=("zero-one",), mutants=False)
+    assert found.passed, found.message
+    assert ("not decided" in found.message) is undecided

@@ -34,8 +34,9 @@ space torch's call multiplies them in float32 though TF32 is allowed, 617 us of 
 turn (H200, 3x3x3). Not turned: then it multiplies in TF32, and of few channels of halves it gives NaN where a sum is
 infinite (cuDNN 9: 116 of 756 results of 4 channels of spread 100)."""
 NARROW, NARROW_CHANNELS = 32, 8
-"""Output and input channels in three dimensions of space that are left to torch's call too: 1225 us by 2272 in
-boxes without the turn (H200, 3x3x3 of 8 to 16 channels)."""
+"""Output and input channels in three dimensions of space that are left to torch's call too, turned: 1225 us by 2272 in
+boxes without the turn (H200, 3x3x3 of 8 to 16 channels). More output channels of so few it multiplies in float32 as it
+lies (8 to 64: error 4e-6, in TF32 6e-4)."""
 
 LEAST_DEPTH, LEAST_COLUMNS = 16, 32
 """What a tile sums at once, and its output channels, at the least: what the matrix units take."""
@@ -165,15 +166,27 @@ def _of_few(body: ConvolutionBody, box: Schedule, turned: Schedule) -> Table:
     if body.rank == 3 and body.pool:  # what follows torch's call does not read whole lines then
         return ()
     if body.rank == 3:
-        if channels is not None:
-            return (table_row(_LIBRARY),) if channels <= FEW_CHANNELS else ()
-        return table_row(_LIBRARY, C=FEW_CHANNELS), table_row(turned, N=NARROW, C=NARROW_CHANNELS)
+        exact, narrow = (table_row(_LIBRARY, C=c) for c in (FEW_CHANNELS, NARROW_CHANNELS))
+        rows = exact, table_row(turned, N=NARROW, C=NARROW_CHANNELS), narrow
+        return rows if channels is None else _of_known(rows, channels)
     if not may_have_parts(body):
         return ()
     # each as three TF32 numbers
     half = box.replace(**{"BLOCK_M": 128, ("BLOCK_H" if body.rank == 2 else "BLOCK_W"): _half_side(box, body.rank)})
     small = (half if holds(body, half, 0) is None else box).replace(BLOCK_N=64, BLOCK_K=32, num_warps=4)
     return (table_row(small, C=None if channels else PART_CHANNELS),)
+
+
+def _of_known(rows: Table, channels: int) -> Table:
+    """The rows that so many channels reach, where their number is known and need not be asked for."""
+    found: list[TableRow] = []
+    for row in rows:
+        upto = dict(row.upto)
+        if channels <= upto.pop("C"):
+            found.append(table_row(row.schedule, **upto))
+            if not upto:
+                break
+    return tuple(found)
 
 
 def _half_side(box: Schedule, rank: int) -> int:
