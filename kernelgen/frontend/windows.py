@@ -10,14 +10,14 @@ from functools import reduce
 
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.build import Builder, converted
-from kernelgen.frontend.graph import Arg, Dim, Ref, SizeOf, same_size
+from kernelgen.frontend.graph import DOT, REDUCTIONS, SCANS, SCATTERS, Arg, Dim, Ref, SizeOf, same_size
 from kernelgen.frontend.indices import Condition, Expr
 from kernelgen.frontend.moves import axes
 from kernelgen.frontend.reductions import mean_of
 from kernelgen.frontend.rule import Call, Refused, Result, Rule, StaysCall
 
 _MOST_TAPS = 64
-"""Every tap is a load of its own in the kernel's text."""
+"""Every tap is a load of its own in the kernel's text, of a pool of a pool as many as the first has."""
 
 
 def _sizes(given: object, rank: int, default: list[int] | None = None) -> list[int]:
@@ -91,6 +91,26 @@ def _reduced(
     return b.view("reshape", b.reduce(op, windows, (-1,)), c.shape)
 
 
+def _is_long(b: Builder, x: Ref, kernel: list[int]) -> bool:
+    """Whether a pool is not written out but reduced, window by window."""
+    return math.prod(kernel) * max(_taps_of(b, x.node), 1) > _MOST_TAPS
+
+
+def _taps_of(b: Builder, node: int) -> int:
+    """How many elements of other places a value is computed from, element by element."""
+    found, waiting, seen = 0, [node], set()
+    while waiting:
+        i = waiting.pop()
+        if i in seen:
+            continue
+        seen.add(i)
+        if b.nodes[i].op == "index":
+            found += 1
+        elif b.nodes[i].op not in (*REDUCTIONS, *SCANS, *SCATTERS, DOT):
+            waiting += [a.node for a in b.nodes[i].args if isinstance(a, Ref)]
+    return found
+
+
 def _floats(b: Builder, x: Ref) -> None:
     if b.node(x).dtype != "float":
         raise Refused("a pool of integers")
@@ -104,7 +124,7 @@ def max_pool(rank: int) -> Rule:
         kernel = _sizes(c.args[1], rank)
         stride, padding = _sizes(c.get(2, "stride"), rank, kernel), _sizes(c.get(3, "padding", 0), rank)
         dilation = _sizes(c.get(4, "dilation", 1), rank)
-        if math.prod(kernel) > _MOST_TAPS:
+        if _is_long(b, x, kernel):
             return _reduced(b, c, x, kernel, stride, padding, dilation, "max", -math.inf, ceil=ceil)
         taps = _taps(b, c, x, kernel, stride, padding, dilation, -math.inf, ceil=ceil)
         return reduce(lambda best, tap: b.map("maximum", best, tap), (tap for _, tap in taps))
@@ -119,7 +139,7 @@ def avg_pool(rank: int) -> Rule:
         kernel, padding = _sizes(c.args[1], rank), _sizes(c.get(3, "padding", 0), rank)
         ceil, counts_pad = c.get(4, "ceil_mode", False), c.get(5, "count_include_pad", True)
         stride = _sizes(c.get(2, "stride"), rank, kernel)
-        if math.prod(kernel) > _MOST_TAPS:
+        if _is_long(b, x, kernel):
             total = _reduced(b, c, x, kernel, stride, padding, [1] * rank, "sum", 0.0, ceil=ceil)
         else:
             taps = _taps(b, c, x, kernel, stride, padding, [1] * rank, 0.0, ceil=ceil)
