@@ -4,12 +4,12 @@ A family is a module with a `FAMILY` (`families/family.py`), named in `spec.mode
 imported from here: `planning.py` makes the plan of a graph, `registry.py` answers what is asked of a plan.
 """
 
+from kernelgen.families.kernel import elements
 from kernelgen.families.planning import check_names, joined, lower
 from kernelgen.families.registry import (
     FAMILIES,
     RETARGET,
     columns,
-    elements,
     family_of,
     has_room,
     independent_dims,

@@ -10,7 +10,7 @@ from typing import Protocol
 from kernelgen.families.forms import Form
 from kernelgen.families.kernel import Body
 from kernelgen.frontend.graph import Graph
-from kernelgen.plan import Chip, Parameter, Product, Scalar, Schedule, ScheduleSet, TableRow
+from kernelgen.plan import Chip, KernelPlan, Parameter, Product, Scalar, Schedule, ScheduleSet, TableRow
 from kernelgen.schedule.problem import NamedSize
 from kernelgen.spec.model import OperatorSpec, Size
 from kernelgen.tile.ir import Step
@@ -72,15 +72,7 @@ def _as_it_is(graph: Graph) -> Graph:
     return graph
 
 
-def _unchanged(body: Body, table: Table) -> Table:
-    return table
-
-
-def _unchanged_by_planes(body: Body, table: Table, longest: int, planes: Sequence[int]) -> Table:
-    return table
-
-
-def _unchanged_by_reads(body: Body, table: Table, lengths: Mapping[str, frozenset[int]]) -> Table:
+def _unchanged(plan: KernelPlan, table: Table) -> Table:
     return table
 
 
@@ -111,15 +103,9 @@ class Family:
     """The graph as this family wants it, before it is lowered."""
     body: Callable[[OperatorSpec, Graph], Body] | None = None
     """Values and layout; None: those of the common lowering."""
-    of_reads: Callable[[Body, Table, Mapping[str, frozenset[int]]], Table] = _unchanged_by_reads
-    """The first table, once it is known how long the last dimension of every input is where it is timed."""
-    of_cases: Callable[[OperatorSpec, Body, Table], Table] = lambda spec, body, table: table
-    """The first table, for the sizes of the spec's performance cases."""
-    of_planes: Callable[[Body, Table, int, Sequence[int]], Table] = _unchanged_by_planes
-    """The first table, once it is known how long rows are at most where it is timed, and how long the innermost part of
-    each: where some tensor does not hold columns together."""
-    of_float32: Callable[[Body, Table], Table] = _unchanged
-    """The first table, where a result may be stored as float32."""
+    of_spec: Callable[[KernelPlan, Table], Table] = _unchanged
+    """The first table, for what the spec says beyond the values: the sizes that are timed, the dtypes of results. The
+    plan has no table yet."""
     of_nothing: bool = False
     """Whether its kernels have results without elements to reduce, where torch refuses to take the greatest of none."""
     notes: Callable[[OperatorSpec, Body], tuple[str, ...]] = lambda spec, body: ()

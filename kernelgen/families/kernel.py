@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
+from math import prod
 
 from kernelgen.families.access import Layout
 from kernelgen.families.naming import INFINITY, RESERVED, Names, name_values
@@ -11,7 +12,7 @@ from kernelgen.families.padding import choose_others, nan_safe
 from kernelgen.families.values import Lowered, is_scaled, only_moves
 from kernelgen.frontend.graph import Statement
 from kernelgen.plan import LoweredPlan, Parameter
-from kernelgen.spec.model import OperatorSpec
+from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec
 from kernelgen.tile import ir
 
 LOADS = Parameter(
@@ -56,6 +57,16 @@ def body_of(plan: LoweredPlan) -> Body:
     body = plan.main.body
     assert isinstance(body, Body)
     return body
+
+
+def elements(body: Body, case: Case, axes: Iterable[int]) -> int:
+    """How many elements some axes of the iteration space have."""
+    total = 1
+    for axis in axes:
+        atom = body.lowered.space.axes[axis]
+        size = case.size(ELLIPSIS) if atom == ELLIPSIS else case.size(atom)
+        total *= prod(size) if isinstance(size, tuple) else size
+    return total
 
 
 def passed(body: Body, names: Iterable[str]) -> tuple[ir.Argument, ...]:

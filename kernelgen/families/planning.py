@@ -20,7 +20,7 @@ from kernelgen.families.family import LIBRARY
 from kernelgen.families.kernel import Body, body_of, make_body
 from kernelgen.families.lowering import lower_values
 from kernelgen.families.matmul import NAME as MATMUL
-from kernelgen.families.registry import FAMILIES, GENERAL, columns, elements, family_of, named_sizes, products, rows
+from kernelgen.families.registry import FAMILIES, GENERAL, columns, family_of, named_sizes, products, rows
 from kernelgen.families.rounding import clamped_first, clamps
 from kernelgen.families.sliced import with_parts_of_weights
 from kernelgen.families.stages import Stage, in_memory_order, last_first, stages, without_ones
@@ -44,7 +44,7 @@ from kernelgen.schedule import problem
 from kernelgen.schedule.problem import NamedSize
 from kernelgen.spec.choices import Choice
 from kernelgen.spec.constraints import facts_of
-from kernelgen.spec.model import ELLIPSIS, OperatorSpec, TensorSpec
+from kernelgen.spec.model import OperatorSpec, TensorSpec
 from kernelgen.tile.in_place import may_overwrite
 
 _TWO_KERNELS = "each row yields one number; a second kernel reduces these in a fixed order"
@@ -190,14 +190,7 @@ def _one_kernel(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -
         then = KernelPlan(part.spec, reduction.NAME, replace(body, of_rows=True), (TableRow((), reduction.OF_ROWS),))
         plan = replace(plan, then=then, notes=(*plan.notes, _TWO_KERNELS))
     shapes = [(rows(plan, case), columns(plan, case)) for case in spec.performance]
-    table = family.of_reads(bodies[0], family.first_table(bodies[0], shapes), _last_sizes(spec))
-    table = family.of_cases(spec, bodies[0], table)
-    if bodies[0].layout.parts and shapes:
-        planes = [elements(bodies[0], case, bodies[0].layout.parts[-1].axes) for case in spec.performance]
-        table = family.of_planes(bodies[0], table, max(columns for _, columns in shapes), planes)
-    kinds = {kind for t in spec.outputs for kind in dict(spec.dtypes).get(t.dtype, (t.dtype,))}
-    if "float32" in kinds:
-        table = family.of_float32(bodies[0], table)
+    table = family.of_spec(plan, family.first_table(bodies[0], shapes))
     return plan.with_table(_overwriting(plan, _reached(plan, table)))
 
 
@@ -218,13 +211,6 @@ def _overwriting(plan: KernelPlan, table: tuple[TableRow, ...]) -> tuple[TableRo
 
     kept = tuple(row for row in table if fits(row)) if wanted else table
     return kept if any(not row.upto for row in kept) else table
-
-
-def _last_sizes(spec: OperatorSpec) -> dict[str, frozenset[int]]:
-    """How long the last dimension of every input is where it is timed."""
-    named = {t.name: t.shape[-1] for t in spec.inputs if t.shape and t.shape[-1] != ELLIPSIS}
-    sizes = {name: {case.size(size) for case in spec.performance} for name, size in named.items()}
-    return {name: frozenset(n for n in found if isinstance(n, int)) for name, found in sizes.items()}
 
 
 def _in_steps(

@@ -344,4 +344,4 @@ _LANES = Variant(
 )  # fmt: skip
 _VARIANTS = {variant.name: variant for variant in (_FLAT, _TILE, _ELEMENTS, _PLANES, _LANES)}
 
-FAMILY = Family(NAME, takes, tuple(_VARIANTS.values()), variants, first_table, starts, of_reads=row_lanes.of_reads)
+FAMILY = Family(NAME, takes, tuple(_VARIANTS.values()), variants, first_table, starts, of_spec=row_lanes.of_spec)

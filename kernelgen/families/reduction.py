@@ -26,7 +26,7 @@ from kernelgen.families.forms import (
     WHOLE_ROWS,
     Form,
 )
-from kernelgen.families.kernel import LOADS, STORES, Body, at_levels, output_values
+from kernelgen.families.kernel import LOADS, STORES, Body, at_levels, body_of, elements, output_values
 from kernelgen.families.keys import FEW_ROWS
 from kernelgen.families.looped import looped
 from kernelgen.families.moments import carried_moments
@@ -39,7 +39,7 @@ from kernelgen.families.values import axes_of
 from kernelgen.frontend.graph import REDUCTIONS, Graph
 from kernelgen.frontend.indices import Expr
 from kernelgen.frontend.operations import OPERATIONS
-from kernelgen.plan import Chip, Parameter, Scalar, Schedule, TableRow, table_row
+from kernelgen.plan import Chip, KernelPlan, Parameter, Scalar, Schedule, TableRow, table_row
 from kernelgen.spec.model import OperatorSpec
 from kernelgen.tile import grid, ir
 from kernelgen.tile.nest import LONE_N, M, N, Nest
@@ -462,8 +462,15 @@ _VARIANTS = {variant.name: variant for variant in _variants()}
 MEANINGS = {name: variant.meaning for name, variant in _VARIANTS.items()}
 
 
-def _of_planes(body: Body, table: Table, longest: int, planes: Sequence[int]) -> Table:
+def _of_spec(plan: KernelPlan, table: Table) -> Table:
+    """The first table, once it is known how long rows are at most where they are timed, and how long the innermost part
+    of each: where some tensor does not hold columns together."""
+    body, cases = body_of(plan), plan.spec.performance
+    if not body.layout.parts or not cases:
+        return table
+    planes = [elements(body, case, body.layout.parts[-1].axes) for case in cases]
+    longest = max(elements(body, case, body.columns()) for case in cases)
     return cooperative.of_planes(table, longest, planes)
 
 
-FAMILY = Family(NAME, takes, tuple(_VARIANTS.values()), variants, first_table, starts, of_planes=_of_planes)
+FAMILY = Family(NAME, takes, tuple(_VARIANTS.values()), variants, first_table, starts, of_spec=_of_spec)

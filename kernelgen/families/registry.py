@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import prod
 
 from kernelgen.errors import Mistake, UnsupportedError
 from kernelgen.families import family as declared
@@ -13,7 +12,7 @@ from kernelgen.families.convolution import schedules as convolution_schedules
 from kernelgen.families.convolution.lowering import ConvolutionBody
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.family import Family
-from kernelgen.families.kernel import Body, body_of
+from kernelgen.families.kernel import Body, body_of, elements
 from kernelgen.families.keys import key_tensor, rows_and_bytes
 from kernelgen.families.matmul.kernels import reduces
 from kernelgen.families.matmul.lowering import ProductBody
@@ -38,7 +37,7 @@ from kernelgen.plan import (
 from kernelgen.schedule import problem
 from kernelgen.schedule.problem import NamedSize, Problem
 from kernelgen.spec import model
-from kernelgen.spec.model import ELLIPSIS, Case, Size
+from kernelgen.spec.model import Case, Size
 
 GENERAL: dict[str, Family] = {name: importlib.import_module(f"{__package__}.{name}").FAMILY for name in model.FAMILIES}
 FAMILIES = {**GENERAL, **npu.FAMILIES}
@@ -196,16 +195,6 @@ def itemsize(plan: LoweredPlan, case: Case) -> int:
     """Bytes an element of the tensor whose rows the schedule table counts."""
     keyed = key_tensor(plan.main.spec, body_of(plan).lowered)
     return family_of(plan).key_itemsize or ITEMSIZE[case.dtype(keyed.dtype)]
-
-
-def elements(body: Body, case: Case, axes: Iterable[int]) -> int:
-    """How many elements some axes of the iteration space have."""
-    total = 1
-    for axis in axes:
-        atom = body.lowered.space.axes[axis]
-        size = case.size(ELLIPSIS) if atom == ELLIPSIS else case.size(atom)
-        total *= prod(size) if isinstance(size, tuple) else size
-    return total
 
 
 def columns(plan: LoweredPlan, case: Case) -> int:

@@ -14,7 +14,7 @@ from kernelgen.families import planes
 from kernelgen.families.access import output_groups
 from kernelgen.families.family import Table
 from kernelgen.families.forms import ELEMENTS, LANES
-from kernelgen.families.kernel import LOADS, STORES, Body, at_levels, output_values
+from kernelgen.families.kernel import LOADS, STORES, Body, at_levels, body_of, output_values
 from kernelgen.families.lanes import LaneNest, Line, lines_of
 from kernelgen.families.lanes import applies as shares
 from kernelgen.families.naming import COLUMN, SCALAR
@@ -23,8 +23,8 @@ from kernelgen.families.sliding_window import dim_of
 from kernelgen.families.specialize import SPECIALIZE
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.indices import Condition
-from kernelgen.plan import Parameter, Schedule, table_row
-from kernelgen.spec.model import OperatorSpec
+from kernelgen.plan import KernelPlan, Parameter, Schedule, table_row
+from kernelgen.spec.model import ELLIPSIS, OperatorSpec
 from kernelgen.tile import grid, ir
 from kernelgen.tile.nest import M, N, Nest
 
@@ -54,11 +54,12 @@ def default() -> Schedule:
     )  # fmt: skip
 
 
-def of_reads(body: Body, table: Table, lengths: Mapping[str, frozenset[int]]) -> Table:
-    """The first table, where lanes read less than the runs of elements that it has; `lengths`: of the last dimension of
-    every input, as it is timed."""
+def of_spec(plan: KernelPlan, table: Table) -> Table:
+    """The first table, where lanes read less than the runs of elements that it has."""
+    body = body_of(plan)
     if table[0].schedule.variant != ELEMENTS.name or not applies(body):
         return table
+    lengths = _last_sizes(plan.spec)
     lane = next((lane for lane in (4, 2) if _is_aligned(body, lane, lengths)), 1)
     if lane == 1:
         return table
@@ -67,6 +68,13 @@ def of_reads(body: Body, table: Table, lengths: Mapping[str, frozenset[int]]) ->
         table_row(wide.replace(BLOCK_SIZE_N=width, BLOCK_SIZE_M=TILE // width), row_bytes=2 * width) for width in WIDTHS
     ]
     return (*narrow, table_row(wide))
+
+
+def _last_sizes(spec: OperatorSpec) -> dict[str, frozenset[int]]:
+    """How long the last dimension of every input is where it is timed."""
+    named = {t.name: t.shape[-1] for t in spec.inputs if t.shape and t.shape[-1] != ELLIPSIS}
+    sizes = {name: {case.size(size) for case in spec.performance} for name, size in named.items()}
+    return {name: frozenset(n for n in found if isinstance(n, int)) for name, found in sizes.items()}
 
 
 def _is_aligned(body: Body, lane: int, lengths: Mapping[str, frozenset[int]]) -> bool:

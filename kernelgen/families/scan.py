@@ -17,14 +17,14 @@ from kernelgen.families import cooperative, forms, reduction, scan_look_back, sp
 from kernelgen.families.access import output_groups
 from kernelgen.families.family import Family, Table, Variant
 from kernelgen.families.forms import COLUMNS, COOPERATIVE, SPLIT, WALKED, Form
-from kernelgen.families.kernel import LOADS, STORES, Body, has_products
+from kernelgen.families.kernel import LOADS, STORES, Body, body_of, has_products
 from kernelgen.families.keys import FEW_ROWS
 from kernelgen.families.naming import ROW, SCALAR
 from kernelgen.families.scan_split import split_scans
 from kernelgen.families.specialize import SPECIALIZE
 from kernelgen.families.split_schedules import PROGRAMS, few_long_rows, power_below
 from kernelgen.frontend.graph import Graph
-from kernelgen.plan import Chip, Parameter, Scalar, Schedule, TableRow, table_row
+from kernelgen.plan import Chip, KernelPlan, Parameter, Scalar, Schedule, TableRow, table_row
 from kernelgen.schedule.problem import ROW_BYTES
 from kernelgen.spec.model import OperatorSpec
 from kernelgen.tile import grid, ir
@@ -137,9 +137,12 @@ def _long_rows(body: Body, shapes: Sequence[tuple[int, int]], shorter: int, bloc
     return [*walked, table_row(_divided(body, *few))]
 
 
-def of_float32(body: Body, table: Table) -> Table:
-    """The first table of what may be stored as float32: shorter rows and blocks where it is a sum."""
-    if _lies_across(body) or not any(v.op == "cumsum" and v.dtype == "float" for v in body.lowered.values):
+def of_spec(plan: KernelPlan, table: Table) -> Table:
+    """The first table; of what may be stored as float32 shorter rows and blocks where it is a sum."""
+    body, dtypes = body_of(plan), dict(plan.spec.dtypes)
+    stored = {dtype for output in plan.spec.outputs for dtype in dtypes.get(output.dtype, (output.dtype,))}
+    sums = any(v.op == "cumsum" and v.dtype == "float" for v in body.lowered.values)
+    if "float32" not in stored or _lies_across(body) or not sums:
         return table
     smaller = {"BLOCK_SIZE_N": SUMMED, "num_warps": 4}
     short = tuple(row for row in table if (row.limit(ROW_BYTES) or 5 * SUMMED) <= 4 * SUMMED)
@@ -258,4 +261,4 @@ def _variants() -> tuple[Variant, ...]:
 
 _VARIANTS = {variant.name: variant for variant in _variants()}
 
-FAMILY = Family(NAME, takes, tuple(_VARIANTS.values()), variants, first_table, starts, of_float32=of_float32)
+FAMILY = Family(NAME, takes, tuple(_VARIANTS.values()), variants, first_table, starts, of_spec=of_spec)

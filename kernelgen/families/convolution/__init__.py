@@ -12,12 +12,13 @@ from kernelgen.families.convolution import kernels, library, lowering, schedules
 from kernelgen.families.convolution.lowering import ConvolutionBody
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.family import Family, Table
-from kernelgen.families.kernel import Body
+from kernelgen.families.kernel import Body, body_of
+from kernelgen.families.matmul.kernels import reduces
 from kernelgen.families.matmul.schedules import check_rows
 from kernelgen.families.matmul.writer import multiplies_float32
 from kernelgen.families.values import Unlowerable, axes_of
 from kernelgen.frontend.graph import DOT, Graph
-from kernelgen.plan import Chip, Product, Schedule
+from kernelgen.plan import Chip, KernelPlan, Product, Schedule
 from kernelgen.schedule.problem import NamedSize
 from kernelgen.spec.constraints import facts_of
 from kernelgen.spec.model import Case, OperatorSpec
@@ -85,16 +86,17 @@ def _first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | Non
     return schedules.first_table(_own(body))
 
 
-def _of_cases(spec: OperatorSpec, body: Body, table: Table) -> Table:
-    own, sizes = _own(body), {size.name: size for size in _sizes(spec, body)}
-    if "C" not in sizes or "N" not in sizes:
+def _of_spec(plan: KernelPlan, table: Table) -> Table:
+    spec, own = plan.spec, _own(body_of(plan))
+    sizes = {size.name: size for size in _sizes(spec, own)}
+    if reduces(own) or "C" not in sizes or "N" not in sizes:
         return table
 
     def timed(case: Case) -> schedules.Timed:
         channels, columns, itemsize = (sizes[name].of(case, ITEMSIZE.__getitem__) for name in ("C", "N", "itemsize"))
         return schedules.Timed(channels, columns, _width(own, case), itemsize)
 
-    return schedules.for_cases(own, table, [timed(case) for case in spec.performance])
+    return schedules.for_cases(own, [timed(case) for case in spec.performance])
 
 
 def _width(body: ConvolutionBody, case: Case) -> int | None:
@@ -160,5 +162,5 @@ def _memory_format(spec: OperatorSpec, body: Body, output: str) -> str:
 FAMILY = Family(
     NAME, takes, schedules.every(build), lambda body: schedules.variants(_own(body)), _first_table, _starts,
     body=_body, memory_format=_memory_format, notes=_notes, too_large=_too_large, sizes=_sizes, products=_products,
-    holds=schedules.holds, of_cases=_of_cases,
+    holds=schedules.holds, of_spec=_of_spec,
 )  # fmt: skip

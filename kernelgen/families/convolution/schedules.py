@@ -220,11 +220,9 @@ class Timed:
     itemsize: int
 
 
-def for_cases(body: ConvolutionBody, table: Table, timed: Sequence[Timed]) -> Table:
+def for_cases(body: ConvolutionBody, timed: Sequence[Timed]) -> Table:
     """The first table for what is timed: boxes that its widths fill, and rows of their own for fewer input channels
-    than a tile sums at once, or fewer output channels than it has."""
-    if reduces(body):
-        return table
+    than a tile sums at once, or fewer output channels than it has. Not of what reduces channels."""
     found: list[TableRow] = []
     rows = first_table(body, [one.width for one in timed if one.width])
     taken = [next(row for row in rows if _admits(row, one)) for one in timed]
