@@ -10,7 +10,7 @@ from references import DEVICE, failures, load, plan_of, sample, schedules
 
 from kernelgen import families, render
 from kernelgen.families import scan, scan_look_back
-from kernelgen.plan import TableRow
+from kernelgen.plan import KernelPlan, TableRow
 
 FORWARD, BACKWARD = "return x.cumprod(-1)", "return x.flip(-1).cumprod(-1).flip(-1)"
 INF, NAN = math.inf, math.nan
@@ -75,8 +75,9 @@ def test_few_long_rows_are_divided(shapes: list[tuple[int, int]]) -> None:
     found = sample(
         FORWARD.replace("prod", "sum"), {"x": "A B"}, {"out": "A B"}, dtypes=(("T", ("float16", "float32")),)
     )
-    body = plan_of(found.spec()).body
-    first = scan.of_float32(body, scan.first_table(body, shapes))
+    plan = plan_of(found.spec())
+    assert isinstance(plan, KernelPlan)
+    first = scan.of_spec(plan, scan.first_table(plan.body, shapes))
     assert [row.upto for row in first[-1:]] == [()]
     for rows, columns in shapes:
         problem = {"rows": rows, "row_bytes": 2 * columns, "tensor_bytes": 2 * rows * columns}
