@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -19,6 +20,7 @@ from kernelgen.evaluate.cuda import CudaEvaluator, heats
 from kernelgen.outcomes import Evaluation, Status, evaluation_from_json, to_json
 from kernelgen.plan import KernelPlan, Schedule, TableRow
 from kernelgen.spec.model import Case, OperatorSpec, Place, TensorSpec
+from kernelgen.worker.client import Failed
 
 QUARTET = Path(__file__).parent / "quartets" / "scale"
 SOURCE = (QUARTET / "scale_triton.py").read_text()
@@ -232,6 +234,34 @@ def children() -> list[str]:
 def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
     with make("cuda", tmp_path_factory.mktemp("candidates"), limits=Limits(accuracy_s=60, race_s=20)) as found:
         yield found
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_is_timed_beside_what_torch_compiles_ahead(
+    fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    device = devices.Device("cuda", True, devices.find("cpu", "sm_90").facts)
+    plan = KernelPlan(spec(), "pointwise", None, (TableRow((), SCHEDULE),))
+    asked: list[tuple[str, object]] = []
+
+    def second(op: str, args: dict[str, object], limit_s: float) -> dict[str, object]:
+        time.sleep(0.3)
+        asked.append((op, len(cast(list[object], args["cases"]))))
+        if fails:
+            raise Failed(Status.CRASHED, "gone")
+        return {}
+
+    def runner(op: str, args: dict[str, object], limit_s: float) -> dict[str, object]:
+        asked.append((str(args["against"]), args["check"]))
+        return {"left_out": "", "time_us": 1.0, "against_us": 2.0}
+
+    with evaluator(device, plan, QUARTET, tmp_path / "candidates", work, jobs=2) as found:
+        monkeypatch.setattr(found.second, "call", second)
+        monkeypatch.setattr(found.runner, "call", runner)
+        found.expect((BIG, SMALL), counters=False)
+        assert found.baselines(CURRENT, (BIG,)).status == Status.OK
+    assert asked == [("compile_opponents", 2), ("eager", True), ("compile", False)]
 
 
 FAULTY = {
