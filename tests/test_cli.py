@@ -70,6 +70,10 @@ def test_no_arguments_show_the_help(tmp_path: Path) -> None:
             ["optimize", "softmax", "--adopt", "--rounds", "1"],
             "error: --adopt needs a value after it, and --rounds is another option",
         ),
+        (
+            ["optimize", "softmax", "--adopt", "--help"],
+            "error: --adopt needs a value after it, and --help is another option",
+        ),
         (["optimize", "softmax", "--max-minutes", "no"], "error: --max-minutes: must be a number of minutes above 0, "),
         (["optimise", "softmax"], "error: No such command 'optimise'. Did you mean 'optimize'?"),
         (["new", "softmax", "--frce"], "error: No such option: --frce (Possible options: "),

@@ -5,11 +5,9 @@ from __future__ import annotations
 import errno
 import sys
 from collections.abc import Sequence
-from itertools import pairwise
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-import typer.core
 
 from kernelgen import __version__
 from kernelgen.cli import (
@@ -32,6 +30,7 @@ from kernelgen.cli import (
     versions,
     watch,
 )
+from kernelgen.cli.command import Command
 from kernelgen.cli.terminal import EMITTED, emit
 from kernelgen.errors import (
     DamagedError,
@@ -52,20 +51,6 @@ BESIDE = ("torch", "triton")
 """What kernelgen works with but does not bring along."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What a disk says that takes no more."""
-
-
-class _Command(typer.core.TyperCommand):
-    """A command whose options do not take one another for their values."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        options = [param for param in self.params if isinstance(param, typer.core.TyperOption)]
-        names = {name for option in options for name in (*option.opts, *option.secondary_opts)}
-        takes = {name for option in options if not option.is_flag for name in option.opts}
-        for name, value in pairwise(args):
-            if name in takes and value in names:
-                raise UsageError(f"{name} needs a value after it, and {value} is another option")
-        return super().parse_args(ctx, args)
-
 
 app = typer.Typer(
     help="From a YAML operator spec to a readable, verified and measured Triton kernel.",
@@ -100,7 +85,7 @@ for _command in (
     watch.watch,
     agents.mcp,
 ):
-    app.command(name=_command.__name__.rstrip("_"), cls=_Command)(_command)
+    app.command(name=_command.__name__.rstrip("_"), cls=Command)(_command)
 
 app.add_typer(knowledge.app, name="knowledge")
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kernelgen.cli.command import Command
 from kernelgen.cli.new import load
 from kernelgen.cli.optimize import Dtypes, chosen
 from kernelgen.cli.terminal import Json, NameOrSpec, Only, Skip, emit, note, table
@@ -105,7 +106,7 @@ def _dtypes(case: Case) -> str:
     return " ".join(dict.fromkeys(kind for _, kind in case.dtypes))
 
 
-@app.command(name="list")
+@app.command(name="list", cls=Command)
 def list_(operator: Operator = None, on: OnDevice = None, json: Json = False) -> int:
     """Show how much was measured, by operator and device."""
     from kernelgen.knowledge import shipped
@@ -132,7 +133,7 @@ def list_(operator: Operator = None, on: OnDevice = None, json: Json = False) ->
     return 0
 
 
-@app.command()
+@app.command(cls=Command)
 def export(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="Output file, JSON lines; compressed if it ends in .gz.")
@@ -150,7 +151,7 @@ def export(
     return 0
 
 
-@app.command(name="import")
+@app.command(name="import", cls=Command)
 def import_(
     paths: Annotated[list[Path], typer.Argument(metavar="FILE|FOLDER", help="Exported files, or folders of journals.")],
 ) -> int:
@@ -169,7 +170,7 @@ def import_(
     return 0
 
 
-@app.command()
+@app.command(cls=Command)
 def rebuild(
     paths: Annotated[list[Path], typer.Argument(metavar="FILE|FOLDER", help="Same as for import.")],
     folder: Annotated[
@@ -199,7 +200,7 @@ def rebuild(
     return 0
 
 
-@app.command()
+@app.command(cls=Command)
 def forget(
     operator: Operator = None,
     on: OnDevice = None,
@@ -212,7 +213,7 @@ def forget(
     return 0
 
 
-@app.command()
+@app.command(cls=Command)
 def patterns(on: OnDevice = None, json: Json = False) -> int:
     """Show what each strategy gained, by bottleneck."""
     from kernelgen.knowledge.patterns import patterns as found_in
@@ -232,7 +233,7 @@ def patterns(on: OnDevice = None, json: Json = False) -> int:
     return 0
 
 
-@app.command()
+@app.command(cls=Command)
 def suggest(
     name: NameOrSpec,
     dtype: Dtypes = None,

@@ -94,7 +94,7 @@ class Evaluator(ABC):
         run_environment = {**shared, **dict(device.environment)}
         running = Confinement(read, write, gpu=run_role in OWNERS)
         self.runner = Worker(run_role, run_environment, cwd, running)
-        self.second = Worker(run_role, run_environment, cwd, running)
+        self.second = Worker(run_role, run_environment, cwd, running)  # for what is done beside, where anything is
         self._profile_env = environment(run_environment)
         self._compiler = self._make_compiler(store)
         self._pool = ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="kernelgen-evaluate")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -57,23 +57,34 @@ class CudaEvaluator(Evaluator):
         return {}
 
     _standby: profile.Standby | None = None
+    _profiles = False
+    """Whether counters will be asked for."""
     _ahead: Future[None] | None = None
     """torch.compile is at work on the opponents."""
 
     def expect(self, cases: Sequence[Case], *, counters: bool) -> None:
-        self._ahead = self._pool.submit(self._compile_opponents, cases)
-        if counters:
-            self._stand_by()
+        beside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kernelgen-beside")
+        self._ahead = beside.submit(self._compile_opponents, cases)
+        beside.shutdown(wait=False)
+        self._profiles = counters
 
     def _compile_opponents(self, cases: Sequence[Case]) -> None:
         """In a process of its own, which leaves them in Inductor's cache. What fails says so where it is timed."""
         with self.second, suppress(Failed, NoDeviceError):
             request = {**self._quartet_args(), "cases": [case.to_json() for case in cases]}
-            self.second.call("compile_opponents", request, self.limits.baseline_s)
+            self.second.call("compile_opponents", request, self.limits.baseline_s * len(cases))
 
     def _stand_by(self) -> None:
+        """Have a profiler make its context, where nothing is timed: while a kernel is verified."""
         if self._standby is None:
             self._standby = profile.standby(self._private / "tmp", self._profile_env)
+
+    def _in_silence(self) -> None:
+        """Until nothing works beside the runner, which is about to time something."""
+        if self._ahead is not None:
+            self._ahead.result()
+        if self._standby is not None:
+            self._standby.wait(self.limits.profile_s)
 
     def close(self) -> None:
         if self._standby is not None:
@@ -82,6 +93,8 @@ class CudaEvaluator(Evaluator):
 
     def verify(self, candidate: Candidate, *, large: bool = False) -> Evaluation:
         self._pool.submit(self._compile_worker.start)  # while the other one makes its context
+        if self._profiles:
+            self._stand_by()
         return super().verify(candidate, large=large)
 
     def _accuracy(self, candidate: Candidate, cases: Sequence[dict[str, Any]]) -> Iterator[Answer]:
@@ -95,6 +108,7 @@ class CudaEvaluator(Evaluator):
         self, candidate: Candidate, compiled: dict[str, Compiled], current: Candidate, before: dict[str, Compiled]
     ) -> Evaluation:
         args = {**self._candidate_args(candidate), "current": str(kept(current, self.store))}
+        self._in_silence()
         timings: list[CaseTiming] = []
         left_out: list[Left] = []
         for case in candidate.cases:
@@ -112,6 +126,7 @@ class CudaEvaluator(Evaluator):
 
     def final(self, candidate: Candidate, current: Candidate, cases: Sequence[Case]) -> Evaluation:
         args = {**self._candidate_args(candidate), "current": str(kept(current, self.store)), "cap_s": COMPARE_CAP_S}
+        self._in_silence()
 
         def ask() -> Iterator[tuple[Case, str, Answer]]:
             for case in cases:
@@ -122,8 +137,7 @@ class CudaEvaluator(Evaluator):
 
     def baselines(self, candidate: Candidate, cases: Sequence[Case], against: Sequence[str] = OPPONENTS) -> Evaluation:
         args = {**self._candidate_args(candidate), "cap_s": COMPARE_CAP_S}
-        if self._ahead is not None:  # nothing is timed beside another process
-            wait([self._ahead])
+        self._in_silence()
 
         def ask() -> Iterator[tuple[Case, str, Answer]]:
             for case in cases:
@@ -145,7 +159,6 @@ class CudaEvaluator(Evaluator):
             if compiled.facts and self._standby is not None:
                 counters = self._standby.counters(request, compiled.facts, self.limits.profile_s)
                 self._standby = None
-                self._stand_by()
                 if counters is not None:
                     self._counted[code] = counters
                     return counters

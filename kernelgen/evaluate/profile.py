@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,7 @@ from kernelgen.devices import DeviceFacts
 from kernelgen.evaluate import kernels
 from kernelgen.files import write_atomic
 from kernelgen.outcomes import Counters, StaticFacts
+from kernelgen.worker.once import POLL_S, ready
 
 METRICS = {
     "dram_utilisation": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
@@ -54,6 +56,12 @@ class Standby:
             f"@{self._request}", str(os.getpid()),
         ]  # fmt: skip
         self._process = _started(command, env)
+
+    def wait(self, limit_s: float) -> None:
+        """Until it is at rest: with a context, or at its end."""
+        end = time.monotonic() + limit_s
+        while not ready(self._request).exists() and self._process.poll() is None and time.monotonic() < end:
+            time.sleep(POLL_S)
 
     def counters(self, request: dict[str, object], launches: Sequence[StaticFacts], limit_s: float) -> Counters | None:
         """Of the call's costliest launch; None where ncu refuses or takes too long. For one call, which ends it."""

@@ -66,13 +66,17 @@ class Measure:
     listens: bool = True
     """Whether the reference may select: where it was heard not to, its operations need not be listened to again."""
     unread: frozenset[int] = frozenset()
-    """Of which operations the places are not read: see Selections."""
+    """Operations of whose places nothing follows: see Selections."""
 
     def listened(self) -> tuple[Measure, tuple[torch.Tensor, ...], list[Selection]]:
         """The same, of which it is known what the reference selects, with the oracle and the selections."""
         heard = Selections()
         outputs = in_float64(self.reference, self.cut, selections=heard)
         unread = heard.never_read(outputs)
+        if unread:  # by what was seen; whatever reads them otherwise comes to something else with other places
+            others = in_float64(self.reference, self.cut, selections=Selections(shifted=unread))
+            same = all(bool(_alike(x, y).all()) for x, y in zip(outputs, others, strict=True))
+            unread = unread if same else frozenset()
         found = [selection for n, selection in enumerate(heard.found) if n not in unread]
         return replace(self, listens=bool(found), unread=unread), outputs, found
 

@@ -323,10 +323,12 @@ class Selections(EagerMode):
     taken: Mapping[int, torch.Tensor] = field(default_factory=dict)
     """Places that a selection is to return instead of its own, by the number of what is found."""
     unread: frozenset[int] = frozenset()
-    """Which of the operations that return places are not heard: nobody reads these, so that any kernel takes the
-    extreme of the scores that it has."""
+    """Numbers of operations, of all that return places, whose places nothing follows from: they are not recorded, and
+    `found` and `taken` count the others alone."""
+    shifted: frozenset[int] = frozenset()
+    """Numbers of operations, of all, that return the places behind their own, with their own values."""
     read: set[int] = field(default_factory=set)
-    """Which of them returned places that a later operation reads."""
+    """Numbers of operations, of all, whose places another operation was seen to take."""
 
     def __post_init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -334,8 +336,8 @@ class Selections(EagerMode):
         """The places of every operation that returned some."""
 
     def never_read(self, outputs: Sequence[torch.Tensor]) -> frozenset[int]:
-        """Which of what was found has places that were neither read nor are an output. Not what may come in any order,
-        which the places say."""
+        """Numbers of operations whose places were not seen to be read and are no output; of a first run, which records
+        all. Not of what may come in any order, which the places say. What reads memory by itself is not seen."""
         given = {n for n, places in enumerate(self._returned) if any(x is places for x in outputs)}
         ordered = {n for n, selection in enumerate(self.found) if selection.ordered}
         return frozenset(ordered - self.read - given)
@@ -350,8 +352,12 @@ class Selections(EagerMode):
         found = _selection(func, args, kwargs or {}, result)
         if found is None:
             return result
+        number = len(self._returned)
+        if number in self.shifted:
+            behind = (found.places + 1) % max(found.scores.shape[found.dim], 1)
+            result = behind if isinstance(result, torch.Tensor) else (result[0], behind)
         self._returned.append(result if isinstance(result, torch.Tensor) else result[1])
-        if len(self._returned) - 1 in self.unread:
+        if number in self.unread:
             return result
         if len(self.found) in self.taken:
             own = self.taken[len(self.found)].reshape(found.places.shape)

@@ -25,8 +25,8 @@ from .known import Known
 from .masks import sums_of_the_seen
 from .wrong_products import Wronged
 
-_UNTAGGED = frozenset(["hardswish"])
-"""What works element by element although torch does not tag it so."""
+_UNTAGGED = frozenset(["hardswish", "log_sigmoid_forward"])
+"""What works element by element although torch does not tag it so, of the functions that were looked at."""
 _TF32_BITS = 13
 """Bits of a float32's mantissa that the matrix units leave out."""
 
@@ -187,10 +187,11 @@ class Stored(EagerMode):
         finally:
             self._attends = False
 
-    def _store_step(self, result: torch.Tensor) -> None:
-        if result.dtype == torch.float64:
-            result.copy_(self._rounded(result))
-            self._product = result
+    def _store_step(self, result: Any) -> None:
+        step = result if isinstance(result, torch.Tensor) else result[0]  # beside it is what a gradient wants
+        if step.dtype == torch.float64:
+            step.copy_(self._rounded(step))
+            self._product = step
 
     def _added(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A sum, in which minus infinity that is added by a mask hides what it is added to, be that infinite or NaN.

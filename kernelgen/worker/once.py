@@ -28,6 +28,7 @@ def main() -> None:
     said, waits_for = sys.argv[1], sys.argv[2:]
     if waits_for:
         torch.zeros(1, device=device.find())
+        ready(Path(said[1:])).touch()
         wait(Path(said[1:]), int(waits_for[0]))
     request = json.loads(Path(said[1:]).read_text(encoding="utf-8") if said.startswith("@") else said)
     case = judge.Case.from_json(request["case"])
@@ -49,6 +50,11 @@ def main() -> None:
     call()
     if where == "cuda":
         torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
+
+
+def ready(request: Path) -> Path:
+    """The file that says that the program which waits for a request has its context."""
+    return request.with_suffix(".ready")
 
 
 def wait(path: Path, process: int) -> None:

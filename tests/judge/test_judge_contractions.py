@@ -238,6 +238,12 @@ def test_what_is_made_of_a_product_step_by_step_may_be_stored(dtype):
             assert found.passed is right, found.message
 
 
+@pytest.mark.parametrize("step", [F.logsigmoid, F.hardswish, lambda y: torch.frexp(y)[0]])
+def test_a_step_of_any_form_may_follow_a_product(step):
+    found = judged(operator(MATRICES, lambda x, w: step(x @ w)), {"M": 8, "L": 33, "N": 9}, "float16", mutants=False)
+    assert found.passed, found.message
+
+
 def test_what_is_cast_to_another_dtype_is_stored_in_that():
     def function(x, w):
         return F.group_norm(torch.sigmoid(F.conv2d(x, w, padding=1).float()), 2)

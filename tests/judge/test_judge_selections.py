@@ -461,8 +461,16 @@ def test_a_selected_element_beyond_the_dtype_is_decided():
     assert report.message == ""
 
 
-@pytest.mark.parametrize(("places_are_read", "undecided"), [(False, False), (True, True)])
-def test_an_extreme_whose_places_nobody_reads_is_no_selection(places_are_read: bool, undecided: bool) -> None:
+OF_SUMS = (judge.Tensor("x", ("M", "D", "L"), "T"), judge.Tensor("w", ("L", "N"), "T"))
+
+
+def of_sums(kernel: Function, reference: Function, shape: tuple[str, ...], dtype: str = "T") -> judge.Operator:
+    outputs = (judge.Tensor("out", shape, dtype),)
+    return judge.Operator("o", kernel, reference, reference, OF_SUMS, outputs, stored="T", multiplied="T")
+
+
+@pytest.mark.parametrize("places_are_read", [False, True])
+def test_an_extreme_whose_places_nobody_reads_is_no_selection(places_are_read: bool) -> None:
     """Of sums that a kernel stores in bfloat16 it takes the least that it has, which may be another one's."""
 
     def reference(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -470,13 +478,62 @@ def test_an_extreme_whose_places_nobody_reads_is_no_selection(places_are_read: b
         taken = torch.gather(x @ w, 1, places[:, None])[:, 0] if places_are_read else values
         return torch.softmax(taken, -1)
 
-    def kernel(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return torch.softmax((x.double() @ w.double()).to(x.dtype).float().amin(1), -1).to(x.dtype)
+    def kth(k: int) -> Function:
+        def kernel(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            sums = (x.double() @ w.double()).to(x.dtype).float()
+            return torch.softmax(sums.kthvalue(k, 1).values, -1).to(x.dtype)
 
-    inputs = (judge.Tensor("x", ("M", "D", "L"), "T"), judge.Tensor("w", ("L", "N"), "T"))
-    outputs = (judge.Tensor("out", ("M", "N"), "T"),)
-    op = judge.Operator("o", kernel, reference, reference, inputs, outputs, stored="T", multiplied="T")
-    case = judge.Case({"M": 4, "D": 15, "L": 3400, "N": 31}, {"T": "bfloat16"})
-    found = judge.accuracy_case(op, case, seed=1, seeds=1, distributions=("zero-one",), mutants=False)
-    assert found.passed, found.message
-    assert ("not decided" in found.message) is undecided
+        return kernel
+
+    def judged(kernel: Function, length: int, dtype: str, distribution: str) -> judge.CaseReport:
+        case = judge.Case({"M": 4, "D": 15, "L": length, "N": 31}, {"T": dtype})
+        op = of_sums(kernel, reference, ("M", "N"))
+        return judge.accuracy_case(op, case, seed=1, seeds=1, distributions=(distribution,), mutants=False)
+
+    right = judged(kth(1), 3400, "bfloat16", "zero-one")
+    assert right.passed, right.message
+    assert ("not decided" in right.message) is places_are_read
+    for k in (1, 2):
+        assert judged(kth(k), 64, "float32", "normal").passed is (k == 1)
+
+
+def _set_items(marks: torch.Tensor, places: torch.Tensor) -> None:
+    marks[torch.arange(len(places)), places] = 1
+
+
+def _from_a_list(marks: torch.Tensor, places: torch.Tensor) -> None:
+    for row, place in enumerate(places.tolist()):
+        marks[row, place] = 1
+
+
+READERS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
+    "items": _set_items,
+    "a list": _from_a_list,
+    "index_put_": lambda marks, p: marks.index_put_((torch.arange(len(p)), p), marks.new_ones(())),
+    "scatter_": lambda marks, p: marks.scatter_(1, p[:, None], 1),
+    "numpy": lambda marks, p: _set_items(marks, torch.from_numpy(p.numpy().copy())),
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS.keys())
+def test_places_that_are_read_in_any_way_are_a_selection(read: Callable[[torch.Tensor, torch.Tensor], object]) -> None:
+    def reference(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        sums = (x @ w).sum(-1)
+        marks = torch.zeros_like(sums)
+        read(marks, sums.argmax(1))
+        return marks
+
+    def kth(k: int) -> Function:
+        def kernel(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            sums = (x.double() @ w.double()).sum(-1)
+            marks = torch.zeros_like(sums)
+            read(marks, (-sums).kthvalue(k, 1).indices)
+            return marks.to(x.dtype)
+
+        return kernel
+
+    case = judge.Case({"M": 9, "D": 21, "L": 64, "N": 2}, {"T": "bfloat16"})
+    for k, right in ((1, True), (5, False)):
+        op = of_sums(kth(k), reference, ("M", "D"))
+        report = judge.accuracy_case(op, case, seed=1, seeds=1, distributions=("uniform",), mutants=False)
+        assert report.passed is right, report.message
