@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from .guards import told
+
 K = 2.0
 """How many times PyTorch's own error is still accepted."""
 BACKWARD = 4.0
@@ -115,15 +117,20 @@ class Tally:
         if not ref.numel():
             return
         self.elements += ref.numel()
-        self.misplaced += int(misplaced(got, eager, ref).sum())
         finite = torch.isfinite(ref)
-        self.scale = max(self.scale, float(torch.where(finite, ref, 0).abs().max()))
+        size = torch.where(finite, ref, 0).double().abs()
         error = _error(got, eager, ref)
         eager_error = difference(eager, ref)
         probe, rounded = _furthest(probes, ref), _furthest(stored, ref)
-        self.max_error = max(self.max_error, float(error.max()))
-        self.eager_error = max(self.eager_error, float(eager_error.max()))
-        self._in_proportion(error, torch.where(finite, ref, 0).double().abs())
+        relative = torch.where(size > 0, error / size, 0).max()
+        largest = (size.max(), error.max(), eager_error.max(), relative)
+        sums = (misplaced(got, eager, ref).sum(), error.square().sum(), size.square().sum(), finite.sum())
+        *most, out_of_place, squared_error, squared_size, count = told([x.double() for x in (*largest, *sums)])
+        known = (self.scale, self.max_error, self.eager_error, self.relative_error)
+        self.scale, self.max_error, self.eager_error, self.relative_error = map(max, known, most)
+        self.misplaced += int(out_of_place)
+        self.squared[0] += squared_error
+        self.squared[1] += squared_size
         if not self.dtype.is_floating_point:
             for i, e in enumerate((error, eager_error, torch.maximum(probe, rounded))):
                 self.differing[i] += int((e != 0).sum())
@@ -134,15 +141,10 @@ class Tally:
         exponent = _exponent(ref)
         unexcused = torch.where(error > self._floor(exponent), error, 0)
         binade, errors = _binade(exponent), torch.stack([error, unexcused, eager_error, probe, rounded])
-        if not bool(finite.all()):  # NaN and infinities speak for no element's error
+        if count < ref.numel():  # NaN and infinities speak for no element's error
             binade, errors = binade[finite], errors[:, finite]
         if binade.numel():
             self._group(binade, errors)
-
-    def _in_proportion(self, error: torch.Tensor, size: torch.Tensor) -> None:
-        self.relative_error = max(self.relative_error, float(torch.where(size > 0, error / size, 0).max()))
-        for i, values in enumerate((error, size)):
-            self.squared[i] += float(values.square().sum())
 
     @property
     def l2_error(self) -> float:

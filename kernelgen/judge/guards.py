@@ -21,12 +21,28 @@ _SMALL = 2**24
 _ODD = 0x1E3779B97F4A7C15
 
 
+def told(numbers: Sequence[torch.Tensor]) -> list[Any]:
+    """Numbers that lie on a device, which is asked once for all: each question waits for all that it was given before,
+    and for its turn where several processes share it."""
+    if len({number.device for number in numbers}) == 1:
+        return list(torch.stack(list(numbers)).tolist())
+    return [number.item() for number in numbers]
+
+
 def fingerprint(tensor: torch.Tensor) -> int:
     """A checksum of every bit of a tensor that depends on positions.
 
     Words are weighted with odd numbers modulo 2**64, which is invertible: a change of one word is always seen,
     a change of many is missed by chance once in 2**64.
     """
+    return fingerprints((tensor,))[0]
+
+
+def fingerprints(tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    return tuple(told([_checksum(t) for t in tensors]))
+
+
+def _checksum(tensor: torch.Tensor) -> torch.Tensor:
     data = tensor.contiguous().view(-1)
     if data.storage_offset() * data.itemsize % 8 or data.stride(0) != 1:  # one element may have any stride
         data = data.clone(memory_format=torch.contiguous_format)
@@ -37,17 +53,13 @@ def fingerprint(tensor: torch.Tensor) -> int:
     total = (tail * weights[: tail.numel()]).sum()
     for chunk in torch.split(words, _CHUNK):
         total = total * _ODD + (chunk * weights[: chunk.numel()]).sum()
-    return int(total.item())
+    return total
 
 
-def fingerprints(tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
-    return tuple(fingerprint(t) for t in tensors)
-
-
-def guards_intact(buffer: Buffer) -> bool:
-    """Nothing was written right before or right after the input."""
-    start, stop = buffer.body
-    return all(bool((band == GUARD_BYTE).all()) for band in (buffer.flat[:start], buffer.flat[stop:]))
+def written_beside(buffers: Sequence[Buffer]) -> list[bool]:
+    """Of each input, whether something was written right before or right after it."""
+    bands = [(b.flat[: b.body[0]], b.flat[b.body[1] :]) for b in buffers]
+    return told([(before != GUARD_BYTE).any() | (after != GUARD_BYTE).any() for before, after in bands])
 
 
 @contextmanager
