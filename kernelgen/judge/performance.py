@@ -10,6 +10,7 @@ import types
 import unittest
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 
 import torch
 
@@ -90,6 +91,18 @@ def opponent(operator: Operator, name: str, case: Case) -> Function:
         return operator.reference
     compiled = _compiled(inspect.unwrap(operator.reference), name, case.label)
     return operator.taking(compiled)
+
+
+def compile_ahead(operator: Operator, case: Case, share: int) -> None:
+    """Have torch.compile make the opponent of a case now, beside other work, if `share` times the memory that the case
+    takes is free. What fails is made, and fails, where it is timed."""
+    operator = operator.at(case)
+    needed = memory.input_bytes(operator, case) + memory.output_bytes(operator, case)
+    if memory.does_not_fit(share * needed, devices.timed()):
+        return
+    with suppress(Exception):
+        opponent(operator, "compile", case)(*make_inputs(operator, case)())
+    devices.empty_cache()
 
 
 @functools.cache

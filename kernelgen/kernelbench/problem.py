@@ -28,6 +28,8 @@ from kernelgen.spec import load_spec
 
 DTYPE = "float32"
 """KernelBench's own precision, in which problems are judged at their own shapes and timed."""
+AHEAD = 32
+"""A case is compiled beside the other problems if so many times its memory is free: a dozen may do so at once."""
 TIME_CAP_S = 2.0
 """For each opponent: these shapes take milliseconds, of which this is hundreds of samples."""
 
@@ -75,12 +77,22 @@ class Problem:
             cases += judge.hidden_cases(accuracy.OPERATOR, cases, device, large=False)
         self._accuracy("accuracy", accuracy.OPERATOR, cases, device, self.answer)
         if device == "cuda":
+            self._compile_opponents(spec.name)
             self._stage(READY)
             sys.stdin.readline()
             self._at_its_shapes(spec.name, self.answer)
         if self.rounds and not self.answer["accuracy"]["failed"]:
             self._optimized(spec)
         self._stage("done")
+
+    def _compile_opponents(self, name: str) -> None:
+        """By torch.compile, before the turn on the device: it takes seconds, most of them on the host."""
+        from kernelgen.judge.performance import compile_ahead
+
+        self._stage("torch.compile")
+        performance = importlib.import_module(f"{name}_performance")
+        for case in _precise(performance.CASES):
+            compile_ahead(performance.OPERATOR, case, AHEAD)
 
     def _at_its_shapes(self, name: str, found: dict[str, Any]) -> None:
         """Right at its own shapes, and then timed; one problem at a time, since some fill the device's memory."""

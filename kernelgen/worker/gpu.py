@@ -11,7 +11,7 @@ import triton.language as tl
 
 from kernelgen import judge
 from kernelgen.judge import device, memory, oracle
-from kernelgen.judge.performance import opponent
+from kernelgen.judge.performance import compile_ahead
 from kernelgen.worker import accuracy, load
 from kernelgen.worker.operations import WrongError
 
@@ -102,11 +102,7 @@ def compile_opponents(folder: str, name: str, cases: Sequence[dict[str, Any]]) -
     """Have torch.compile leave what it makes of the reference in Inductor's cache, where the process that times it
     finds it. That one is at work meanwhile, so that cases which want much of the device's memory are left to it."""
     for one in map(judge.Case.from_json, cases):
-        operator = _operator(folder, name).at(one)
-        needed = memory.input_bytes(operator, one) + memory.output_bytes(operator, one)
-        if not memory.does_not_fit(AHEAD * needed, device.timed()):
-            opponent(operator, "compile", one)(*judge.make_inputs(operator, one)())
-            device.empty_cache()
+        compile_ahead(_operator(folder, name), one, AHEAD)
     return {}
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kernelgen import judge
-from kernelgen.judge import npu, selftest, timing
+from kernelgen.judge import npu, performance, selftest, timing
 from kernelgen.judge.cuda import Launcher
 from kernelgen.judge.simulated import Event
 
@@ -186,3 +186,19 @@ def test_an_output_that_is_part_of_an_input_is_not_overwritten():
     launcher.spoil()
     assert torch.equal(x, torch.arange(8.0))
     assert launcher.outputs[0][1].isnan().all()
+
+
+@pytest.mark.parametrize(("share", "made"), [(2, 1), (2**50, 0)])
+def test_torch_compiles_ahead_what_leaves_room_and_what_fails_is_left(share, made, monkeypatch):
+    asked = []
+
+    def failing(operator, name, case):
+        asked.append((name, case.label))
+        return lambda *inputs: inputs[0].missing
+
+    monkeypatch.setattr(performance.devices, "timed", lambda: "cpu")
+    monkeypatch.setattr(performance, "opponent", failing)
+    x, out = (judge.Tensor(name, ("N",), "float32") for name in ("x", "out"))
+    op = judge.Operator("o", torch.exp, torch.exp, torch.exp, (x,), (out,))
+    performance.compile_ahead(op, judge.Case({"N": 8}, {}), share)
+    assert asked == [("compile", "N=8")] * made
