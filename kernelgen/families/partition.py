@@ -365,8 +365,8 @@ def _base(graph: Graph, i: int) -> int:
 
 def _shown(graph: Graph, i: int) -> int:
     """What follows from a product is left as the last view that all who read it see it through, if its rows are rows
-    of memory as well."""
-    while _is_of_product(graph, i):
+    of memory as well; what is convolved without the dimensions that were reduced, which images do not have."""
+    while _is_of_product(graph, i) or _is_convolved(graph, i):
         users = graph.readers[i]
         is_read_once = len(users) == 1 and all(o.node != i for o in graph.outputs)
         shown = graph.nodes[users[0]] if is_read_once else None
@@ -377,6 +377,13 @@ def _shown(graph: Graph, i: int) -> int:
             break
         i = users[0]
     return i
+
+
+def _is_convolved(graph: Graph, i: int) -> bool:
+    """Whether a convolution sees a value through a view with fewer dimensions."""
+    rank = len(graph.nodes[i].shape)
+    views = (j for j in graph.readers[i] if graph.nodes[j].op == "reshape" and len(graph.nodes[j].shape) < rank)
+    return any(graph.nodes[k].convolution is not None for j in views for k in graph.readers[j])
 
 
 def _is_of_product(graph: Graph, i: int) -> bool:

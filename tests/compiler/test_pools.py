@@ -95,6 +95,22 @@ def test_other_pools_are_kernels_of_their_own(name: str) -> None:
     check(found, load(render.triton_source(plan)).op, inputs_of(found, EVEN, "float32"))
 
 
+REDUCED = {
+    "a mean": ("x.mean(-1)", "B C H W 3"),
+    "a mean in between": ("x.mean(2)", "B C 3 H W"),
+    "a large pool": ("F.max_pool2d(x, 9)", "B C 9*H 9*W"),
+    "a pool of a pool": ("F.max_pool2d(F.avg_pool2d(x, 5), 4)", "B C 20*H 20*W"),
+}
+
+
+@pytest.mark.parametrize("name", REDUCED)
+def test_what_was_reduced_is_convolved_without_the_dimensions_that_were(name: str) -> None:
+    read, x = REDUCED[name]
+    found = of(f"return torch.relu(F.conv2d({read}, w, b, padding=1))", {**IMAGE, "x": x}, "B J H W", HALF)
+    plan = plan_of(found.spec())
+    check(found, load(render.triton_source(plan)).op, inputs_of(found, HALF, "float32"))
+
+
 def test_a_window_that_holds_nan_leaves_nan() -> None:
     found = FORMS["the greatest"]
     tensors = inputs_of(found, EVEN, "float32")
