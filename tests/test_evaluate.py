@@ -211,14 +211,14 @@ NCU = """==PROF== Connected to process 1
 
 
 def test_reading_ncu() -> None:
-    counters = profile.parse(NCU)
+    counters = profile.parse(NCU, "scale_kernel")
     assert counters is not None
     assert counters.source == "ncu"
     assert counters.dram_utilisation == pytest.approx(0.915)
     assert counters.l2_hit == pytest.approx(0.5001)
     assert counters.achieved_occupancy == pytest.approx(1.0)
     assert counters.l1_hit is None
-    assert profile.parse("==ERROR== ERR_NVGPUCTRPERM") is None
+    assert profile.parse("==ERROR== ERR_NVGPUCTRPERM", "scale_kernel") is None
     assert "ERR_NVGPUCTRPERM" in profile.reason("==ERROR== ERR_NVGPUCTRPERM")
     assert profile.reason(None) == "ncu took too long"
 
