@@ -77,6 +77,14 @@ def profiled(found: NpuEvaluator, text: str, monkeypatch: pytest.MonkeyPatch) ->
     return counters
 
 
+def test_nothing_else_is_started_on_an_npu(on_an_npu: NpuEvaluator, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(on_an_npu.second, "call", lambda op, args, limit_s: asked.append(op))
+    on_an_npu.expect((CASE,), counters=True)
+    on_an_npu._in_silence()
+    assert asked == []
+
+
 def test_an_npu_that_is_here_is_measured(on_an_npu: NpuEvaluator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Times are the worker's; torch.compile is not asked for."""
     assert on_an_npu.measures

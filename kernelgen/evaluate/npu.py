@@ -35,6 +35,9 @@ class NpuEvaluator(CudaEvaluator):
     def _make_compiler(self, store: Any) -> Compiler:
         return LoweredCompiler(self._compile_worker, self.spec, self.device.npu, store)
 
+    def expect(self, cases: Sequence[Case], *, counters: bool) -> None:
+        """Nothing: torch.compile is no opponent here, ncu no profiler, and a second process would share the NPU."""
+
     def baselines(self, candidate: Candidate, cases: Sequence[Case], against: Sequence[str] = OPPONENTS) -> Evaluation:
         """Against eager alone: torch.compile for an NPU is untried."""
         return super().baselines(candidate, cases, [name for name in against if name == "eager"])
