@@ -87,6 +87,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--minutes", type=float, default=8.0, help="in all")
+    parser.add_argument("--each", type=float, default=600.0, metavar="SECONDS", help="at most, for one operator")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--into", type=Path, help="a folder for rounds.tar.gz")
     given = parser.parse_args()
@@ -97,7 +98,7 @@ def main() -> None:
             print(f"{name} and what follows is left out: no time is left", flush=True)
             break
         began = time.monotonic()
-        code = play(name, given.rounds, end - began)
+        code = play(name, given.rounds, min(given.each, end - began))
         played.append(name)
         print(f"{name}: exit {code}, {time.monotonic() - began:.0f} s{came_to(name)}", flush=True)
         if given.into is not None:  # after each: whatever ends this process leaves what there is
