@@ -31,7 +31,7 @@ from kernelgen.files import check_creatable, check_writable, read_text, write_at
 from kernelgen.language import Language, translate
 from kernelgen.manifest import Manifest, damaged, generated, hand_edited, read_manifest, text_hash, write_manifest
 from kernelgen.plan import Chip, LoweredPlan, OnePlan, Plan, TableRow
-from kernelgen.spec import find_spec
+from kernelgen.spec import find_spec, parse_spec
 from kernelgen.spec.branches import with_side
 from kernelgen.spec.choices import Choice, choices, said_of
 from kernelgen.spec.model import CUSTOM, OperatorSpec
@@ -161,6 +161,22 @@ def _lowered(spec: OperatorSpec, *, derived: bool) -> LoweredPlan:
         return families.joined(spec, [(way, _of_way(way)) for way in ways])
     graph, notes = frontend.trace(spec, derived=True) if derived else _traced(spec)
     return families.lower(spec, graph, notes)
+
+
+def with_precision(text: str, path: str, precision: str) -> tuple[str, str]:
+    """The text of a spec without the key `precision`, and with it where a kernel multiplies float32 matrices; and a
+    note where none does. Raises SpecError where the key may stand and the spec is refused for something else."""
+    precise = text.replace("\nreference:", f"\nprecision: {precision}\nreference:", 1)
+    spec = parse_spec(precise, path)
+    try:
+        lowered(spec)
+    except UnsupportedError:  # for `new` to say
+        return precise, ""
+    except SpecError as error:
+        if error.mistakes[0].line == spec.precision_place.line:
+            return text, f"precision: {precision} is left out: no kernel multiplies float32 matrices here"
+        raise
+    return precise, ""
 
 
 def _of_way(way: Choice) -> OnePlan:

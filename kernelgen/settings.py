@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -155,6 +155,17 @@ def whole(low: int, high: int | None = None) -> Callable[[object], int]:
         if number < low or (high is not None and number > high):
             raise ValueError(f"must be {bounds}")
         return number
+
+    return check
+
+
+def among(known: Sequence[str]) -> Callable[[object], str]:
+    """A check for one of a few words."""
+
+    def check(value: object) -> str:
+        if value not in known:
+            raise ValueError(f"must be {', '.join(known[:-1])} or {known[-1]}")
+        return str(value)
 
     return check
 

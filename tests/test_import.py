@@ -585,6 +585,21 @@ def test_import_writes_a_spec_and_never_over_one(tmp_path: Path) -> None:
     assert (tmp_path / "scaled.yaml").read_text() == "mine"
 
 
+def test_a_precision_is_a_key_of_what_multiplies(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(
+        "import torch\ndef f(x, y):\n    return x @ y\nexample_inputs = torch.rand(5, 7), torch.rand(7, 3)\n"
+    )
+    done = kernelgen("import", "model.py", "--precision", "ieee", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "\nprecision: ieee\nreference: |\n" in (tmp_path / "f.yaml").read_text()
+    (tmp_path / "model.py").write_text(MODULE)
+    done = kernelgen("import", "model.py", "--name", "scaled", "--precision", "ieee", cwd=tmp_path)
+    assert "note: precision: ieee is left out: no kernel multiplies float32 matrices here" in done.stderr
+    assert "precision" not in (tmp_path / "scaled.yaml").read_text()
+    line = refused("import", "model.py", "--name", "other", "--precision", "fp32", cwd=tmp_path)
+    assert line.startswith("error: --precision: must be ieee, tf32x3 or tf32, not 'fp32'")
+
+
 @pytest.mark.parametrize(
     ("text", "limit", "message"),
     [

@@ -175,7 +175,7 @@ def test_every_device_has_a_job_unless_another_number_is_said(
     seen: list[Any] = []
 
     def run(*arguments: Any) -> list[Any]:
-        seen.extend(arguments[-3:-1])
+        seen.extend(arguments[6:8])
         return []
 
     monkeypatch.setattr(devices, "find", lambda *_: here)
@@ -186,7 +186,7 @@ def test_every_device_has_a_job_unless_another_number_is_said(
 
 def test_without_a_gpu_there_is_one_job(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr(kernelbench, "run", lambda *arguments: seen.extend(arguments[-3:-1]) or [])
+    monkeypatch.setattr(kernelbench, "run", lambda *arguments: seen.extend(arguments[6:8]) or [])
     assert command(folder / "bench", device="cpu") == 0
     assert seen == [1, [{"CUDA_VISIBLE_DEVICES": ""}]]
 
@@ -206,6 +206,28 @@ def test_workers_leave_what_one_process_leaves(folder: Path) -> None:
     assert [len((folder / out / FILE).read_text().splitlines()) for out in found] == [2, 2]
     again = kernelgen("kernelbench", "bench", "--workers", "1", "--device", "cpu", "--out", "workers", cwd=folder)
     assert "the journal has all of them" in again.stderr
+
+
+def test_a_problem_is_run_again_for_another_precision(folder: Path) -> None:
+    [file] = kernelbench.problems(folder / "bench", 1, ["9"])
+    for precision in (None, "tf32x3"):
+        ledger = kernelbench.Ledger([file], folder / "out", "cpu", False, 0, precision)
+        assert ledger.todo == [file]
+        assert ledger.add(file, {"seconds": 1.0})["precision"] == precision
+    assert kernelbench.Ledger([file], folder / "out", "cpu", False, 0, "tf32x3").todo == []
+
+
+def test_what_multiplies_is_judged_in_the_precision_that_is_asked_for(folder: Path) -> None:
+    (folder / "bench" / "level1" / "9_Inverse.py").write_text(PROBLEM.format(result="x @ x.T"))
+    given = ("--device", "cpu", "--limit-s", "200", "--jobs", "2", "--precision", "tf32x3", "--json")
+    done = kernelgen("kernelbench", "bench", *given, cwd=folder)
+    product, shares = json.loads(done.stdout)["problems"]
+    assert (product["state"], shares["state"]) == ("right", "right")
+    assert "precision: tf32x3\n" in (folder / "kernelbench" / "inverse.yaml").read_text()
+    assert "precision: tf32x3 is left out: no kernel multiplies float32 matrices here" in shares["notes"]
+    assert "precision" not in (folder / "kernelbench" / "shares.yaml").read_text()
+    line = refused("kernelbench", "bench", "--precision", "tf64", cwd=folder)
+    assert line == "error: --precision: must be ieee, tf32x3 or tf32, not 'tf64'"
 
 
 def test_a_folder_without_problems_is_a_mistake(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_a_time_that_physics_forbids_is_never_kept() -> None:
     fast = replace(timing(1.9, 2.0, 2.1), time_us=4.0, floor_us=10.0)
     decision = decide((fast,))
     assert not decision.keep
-    assert "4.00 µs is impossible: the bytes alone need 10.00 µs" in decision.why
+    assert "4.00 µs is impossible: its bytes and operations need 10.00 µs" in decision.why
     assert decide((replace(fast, time_us=6.0),)).keep
     assert decide((replace(fast, source="predicted", interval=None),)).keep
 

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelgen.analysis import ProductWork, Work, floor_seconds
+from kernelgen.analysis import ProductWork, Work, floor_seconds, work
 from kernelgen.devices import facts
 from kernelgen.devices.facts import DeviceFacts
+from kernelgen.generation import lowered
 from kernelgen.outcomes import StaticFacts
 from kernelgen.predict import predict, sustained_fraction
+from kernelgen.spec import find_spec, load_spec
 
 DEVICES = st.sampled_from(facts.TABLE)
 WORK = st.builds(Work, st.integers(0, 2**36), st.integers(0, 2**36), st.integers(0, 2**44))
@@ -178,3 +180,12 @@ def test_a_product_is_never_predicted_below_its_floor(
     for dtype in ("float16", "float32"):
         work = product(m, n, k, dtype=dtype)
         assert predict(work, [one], device).seconds >= floor_seconds(work, device)
+
+
+@pytest.mark.parametrize(("name", "measured_us"), [("conv2d_bn_relu", 367.8), ("conv_transpose2d_bias", 150.3)])
+def test_convolutions_of_float32_are_priced_as_the_tf32_that_torch_allows(name: str, measured_us: float) -> None:
+    """At float32's own rate the floor was three and five times what an H200 takes, and such kernels were not believed."""
+    spec = load_spec(find_spec(name)[0])
+    case = next(c for c in spec.performance if "float32" in dict(c.dtypes).values())
+    floor_us = floor_seconds(work(lowered(spec), case), facts.H200) * 1e6
+    assert 0.2 * measured_us < floor_us < measured_us

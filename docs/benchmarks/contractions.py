@@ -358,9 +358,9 @@ def table(data: dict[str, Any]) -> str:
         "(paired, interleaved). The best is the fastest of eager, compile, max-autotune and the peers: backends of",
         "scaled_dot_product_attention, flex_attention compiled, packed attention, convolutions in channels-last. What",
         "takes four times as long is not timed in pairs. The roofline is the larger of operations over the data",
-        "sheet's peak, those of hidden scores included, and bytes over its bandwidth. A search would reach: the",
-        "fastest of the few other schedules that raced, where it is more than 2 % faster. † the kernel has changed",
-        "since: first schedules follow this page.",
+        "sheet's peak, without scores that a mask hides by their places, and bytes over its bandwidth. A search would",
+        "reach: the fastest of the few other schedules that raced, where it is more than 2 % faster. † the kernel has",
+        "changed since: first schedules follow this page.",
         "",
         "| operator | case | kernel µs | roofline | over the best | which | over eager | over compile "
         "| over max-autotune | a search would reach |",

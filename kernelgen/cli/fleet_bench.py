@@ -21,6 +21,7 @@ def problems_side_by_side(
     out: Path,
     options: Sequence[str],
     rounds: int,
+    precision: str | None,
     again: bool,
     fleet: Fleet,
     settings: Settings,
@@ -33,7 +34,7 @@ def problems_side_by_side(
 
     kept = settings_of(resolve({}))
     with started(fleet, settings, measures=True) as (here, workers):
-        ledger = Ledger(files, out, here.facts.key if here.measures else "cpu", again, rounds)
+        ledger = Ledger(files, out, here.facts.key if here.measures else "cpu", again, rounds, precision)
         jobs = {
             file.stem: Job(
                 file.stem, ("kernelbench", "problems", "--out=out", "--jobs=1", "--json", *options), settings=kept,

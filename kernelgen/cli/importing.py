@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kernelgen.cli.terminal import Json, emit, note
 from kernelgen.errors import UsageError
-from kernelgen.settings import checked, positive
+from kernelgen.settings import among, checked, positive
+from kernelgen.spec.model import PRECISIONS
+
+if TYPE_CHECKING:
+    from kernelgen.importer import Imported
+
+PRECISION = "How kernels multiply float32 matrices: a key of the specs. Default: as torch is set at the call."
+
+
+def _with_precision(made: Imported, precision: str) -> Imported:
+    from kernelgen import generation
+
+    text, left_out = generation.with_precision(made.text, f"{made.name}.yaml", precision)
+    return replace(made, text=text, notes=(*made.notes, left_out) if left_out else made.notes)
 
 
 def import_(
@@ -25,6 +39,7 @@ def import_(
     limit_s: Annotated[
         str, typer.Option("--limit-s", metavar="S", help="Time limit for running the file, in seconds.")
     ] = "60",
+    precision: Annotated[str | None, typer.Option("--precision", metavar="|".join(PRECISIONS), help=PRECISION)] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing spec.")] = False,
     json: Json = False,
 ) -> None:
@@ -39,7 +54,10 @@ def import_(
     limit = checked("--limit-s", limit_s, positive())
     if blocks and (name or function):
         raise UsageError("--blocks names its operators after their classes: leave out --name and --function")
+    precise = None if precision is None else checked("--precision", precision, among(PRECISIONS))
     specs = import_blocks(file, limit) if blocks else [import_file(file, name, function, limit)]
+    if precise:
+        specs = [_with_precision(made, precise) for made in specs]
     paths = [out / f"{made.name}.yaml" for made in specs]
     for path in paths:
         if path.exists() and not force:

@@ -10,9 +10,11 @@ import typer
 
 from kernelgen.cli import fleet
 from kernelgen.cli.fleet_run import arguments
+from kernelgen.cli.importing import PRECISION
 from kernelgen.cli.terminal import DeviceName, Json, emit, note, table
 from kernelgen.errors import WrongOrSlowError
-from kernelgen.settings import MAX_ROUNDS, checked, positive, resolve, whole
+from kernelgen.settings import MAX_ROUNDS, among, checked, positive, resolve, whole
+from kernelgen.spec.model import PRECISIONS
 
 if TYPE_CHECKING:
     from kernelgen.kernelbench import Outcome
@@ -42,6 +44,7 @@ def kernelbench(
         str | None,
         typer.Option("--optimize", metavar="N", help="Run N rounds on each correct kernel, then time it again."),
     ] = None,
+    precision: Annotated[str | None, typer.Option("--precision", metavar="|".join(PRECISIONS), help=PRECISION)] = None,
     again: Annotated[bool, typer.Option("--again", help="Rerun problems that the journal already has.")] = False,
     gpus: fleet.Gpus = None,
     workers: fleet.Workers = None,
@@ -61,20 +64,20 @@ def kernelbench(
     where = fleet.asked(gpus, workers, ray, False)
     seconds = checked("--limit-s", limit_s, positive())
     rounds = 0 if optimize is None else checked("--optimize", optimize, whole(1, MAX_ROUNDS))
+    precise = None if precision is None else checked("--precision", precision, among(PRECISIONS))
     if where is not None:
         from kernelgen.cli.fleet_bench import problems_side_by_side
 
-        asked = arguments(limit_s=seconds, optimize=rounds or None, device=device)
-        return _told(
-            problems_side_by_side(files, out, asked, rounds, again, where, resolve({"device": device}), _say), json
-        )
+        asked = arguments(limit_s=seconds, optimize=rounds or None, precision=precise, device=device)
+        settings = resolve({"device": device})
+        return _told(problems_side_by_side(files, out, asked, rounds, precise, again, where, settings, _say), json)
     here = find(resolve({"device": device}).device)
     if not here.measures and device != "cpu":
         note("no GPU found: kernels are verified at small shapes and not timed")
     each = [dict(variables) for variables in here.each] if here.measures else [{"CUDA_VISIBLE_DEVICES": ""}]
     at_once = len(each) if jobs is None else checked("--jobs", jobs, whole(1, 64))
     key = here.facts.key if here.measures else "cpu"
-    return _told(benchmark.run(files, out, seconds, key, _say, again, at_once, each, rounds), json)
+    return _told(benchmark.run(files, out, seconds, key, _say, again, at_once, each, rounds, precise), json)
 
 
 def _told(outcomes: list[Outcome], json: bool) -> int:

@@ -76,6 +76,13 @@ class Mask:
     opaque: tuple[Condition, ...]
     """The conditions that bound nothing."""
 
+    def seen(self, row: int, keys: int) -> int:
+        """How many of so many keys a row sees; a bound that sizes or values move is taken for none."""
+        limits = [(b.is_upper, b.limit.m * row + b.limit.number) for b in self.bounds if not b.limit.terms]
+        end = min((limit for is_upper, limit in limits if is_upper), default=keys)
+        start = max((limit for is_upper, limit in limits if not is_upper), default=0)
+        return max(min(end, keys) - max(start, 0), 0)
+
     def upper(self) -> tuple[Affine, ...]:
         return tuple(b.limit for b in self.bounds if b.is_upper)
 

@@ -63,21 +63,22 @@ def run(
     jobs: int = 1,
     each: Sequence[Mapping[str, str]] = ({},),
     rounds: int = 0,
+    precision: str | None = None,
 ) -> list[Outcome]:
     """Every problem that the journal in `out` does not have yet, each within its time; all outcomes in order.
 
     `jobs`: so many problems are imported, generated and judged at small shapes at once; then each has a device to
     itself. `each`: for every device, the variables that show it alone to a process. `rounds`: of optimisation, each of
-    which may take as long again as `limit_s`. A record belongs to the file's text, the device and the rounds: a problem
-    that changed is run again.
+    which may take as long again as `limit_s`. `precision`: what specs say of float32 products. A record belongs to the
+    file's text, the device, the rounds and the precision: a problem that changed is run again.
     """
-    ledger = Ledger(files, out, device, again, rounds)
+    ledger = Ledger(files, out, device, again, rounds, precision)
     for start in range(0, len(ledger.todo), jobs):
         batch = ledger.todo[start : start + jobs]
         turns = Turns(len(batch), each)
         with ThreadPoolExecutor(len(batch)) as pool:
             try:
-                running = {pool.submit(_one, f, out, limit_s, turns, rounds): f for f in batch}
+                running = {pool.submit(_one, f, out, limit_s, turns, rounds, precision): f for f in batch}
                 for done in as_completed(running):
                     say(ledger.add(running[done], done.result()))
             finally:
@@ -88,10 +89,12 @@ def run(
 class Ledger:
     """What the journal in a folder has of problems on a device, and what is still to be run."""
 
-    def __init__(self, files: Sequence[Path], out: Path, device: str, again: bool, rounds: int) -> None:
+    def __init__(
+        self, files: Sequence[Path], out: Path, device: str, again: bool, rounds: int, precision: str | None = None
+    ) -> None:
         self._journal = Journal.open(out)
         self._known = {} if again else {_key(r.data): r.data for r in self._journal.records(KIND)}
-        said = {"device": device, "rounds": rounds}
+        said = {"device": device, "rounds": rounds, "precision": precision}
         self._entries: dict[Path, Outcome] = {
             f: {"problem": f.stem, "sha256": hashlib.sha256(f.read_bytes()).hexdigest(), **said} for f in files
         }
@@ -111,17 +114,18 @@ class Ledger:
 
 
 def _key(entry: Outcome) -> tuple[str, ...]:
-    return (*(str(entry.get(field)) for field in ("problem", "sha256", "device")), str(entry.get("rounds", 0)))
+    asked = str(entry.get("rounds", 0)), str(entry.get("precision"))
+    return (*(str(entry.get(field)) for field in ("problem", "sha256", "device")), *asked)
 
 
-def _one(file: Path, out: Path, limit_s: float, turns: Turns, rounds: int) -> Outcome:
+def _one(file: Path, out: Path, limit_s: float, turns: Turns, rounds: int, precision: str | None) -> Outcome:
     """One problem in its process; at the limit it is killed, and what it had answered stands."""
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
         log = out / "logs" / f"{file.stem}.txt"
         write_atomic(log, "")
         command = [sys.executable, "-m", "kernelgen.kernelbench.problem", str(file), str(out), str(answer)]
-        command.append(str(rounds))
+        command += [str(rounds), *([precision] if precision else [])]
         limit_s *= 1 + rounds
         with log.open("w", encoding="utf-8") as stream:
             code, seconds = turns.run(command, answer, limit_s, stream)

@@ -1,4 +1,4 @@
-"""One problem, in a process of its own: `python -m kernelgen.kernelbench.problem FILE OUT ANSWER ROUNDS`.
+"""One problem, in a process of its own: `python -m kernelgen.kernelbench.problem FILE OUT ANSWER ROUNDS [PRECISION]`.
 
 ANSWER is written again after each stage, so that what a time limit cuts short is known up to there. Before the stages
 that want the device for themselves it reads a line from its input.
@@ -37,9 +37,9 @@ TIME_CAP_S = 2.0
 class Problem:
     """The stages of one problem; each adds what it found to `answer`."""
 
-    def __init__(self, file: Path, out: Path, answer: Path, rounds: int = 0) -> None:
-        """`rounds`: of optimisation, after which it is judged and timed once more."""
-        self.file, self.out, self._path, self.rounds = file, out, answer, rounds
+    def __init__(self, file: Path, out: Path, answer: Path, rounds: int = 0, precision: str | None = None) -> None:
+        """`rounds`: of optimisation, after which it is judged and timed once more. `precision`: of float32 products."""
+        self.file, self.out, self._path, self.rounds, self.precision = file, out, answer, rounds, precision
         self.answer: dict[str, Any] = {"imported": False, "generated": False, "reason": "", "stage": "import"}
         self.answer["stage_s"] = {}
         self._began = time.monotonic()
@@ -121,8 +121,12 @@ class Problem:
 
     def _generated(self, found: Imported) -> Any:
         path = self.out / f"{found.name}.yaml"
-        write_atomic(path, found.text)
-        self.answer |= {"imported": True, "operator": found.name, "notes": list(found.notes)}
+        text, notes = found.text, list(found.notes)
+        if self.precision:
+            text, left_out = generation.with_precision(text, path.name, self.precision)
+            notes += [left_out] if left_out else []
+        write_atomic(path, text)
+        self.answer |= {"imported": True, "operator": found.name, "notes": notes}
         self._stage("new")
         spec = load_spec(path)
         generation.new(spec, self.out / "operators", force=True)
@@ -188,8 +192,8 @@ def _precise(cases: Any) -> list[Any]:
     return [case for case in cases if DTYPE in case.dtypes.values() or not case.dtypes]
 
 
-def main(file: Path, out: Path, answer: Path, count: int = 0) -> None:
-    problem = Problem(file, out, answer, count)
+def main(file: Path, out: Path, answer: Path, count: int = 0, precision: str | None = None) -> None:
+    problem = Problem(file, out, answer, count, precision)
     _guarded(problem.run, problem)
 
 
@@ -208,7 +212,7 @@ def _guarded(action: Callable[[], None], problem: Problem) -> None:
 
 if __name__ == "__main__":
     die_with_parent(os.getppid())  # it is in a session of its own, which the killing of its parent's would miss
-    main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]), *sys.argv[5:])
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # torch.compile's workers take seconds to be ended one by one; they end with their session

@@ -76,7 +76,7 @@ def decide(timings: tuple[CaseTiming, ...]) -> Decision:
         return Decision(False, None, "there is no timing of it against the current kernel")
     for t in timings:
         if t.source == "measured" and t.floor_us and t.time_us < IMPOSSIBLE * t.floor_us:
-            why = f"{t.case}: {t.time_us:.2f} µs is impossible: the bytes alone need {t.floor_us:.2f} µs"
+            why = f"{t.case}: {t.time_us:.2f} µs is impossible: its bytes and operations need {t.floor_us:.2f} µs"
             return Decision(False, mean, why)
     slower = [t.case for t in timings if verdict(t) == "slower"]
     if slower:

@@ -86,9 +86,9 @@ def file_text(plan: KernelPlan, instead: Mapping[tuple[object, ...], tuple[ir.St
     }
     plain = {k.name: s[i:] for s in sequences for i, k in enumerate(s) if k.when_unfit}
     launched |= {name: steps for name, steps in plain.items() if name not in launched}
-    reroute, printed, helpers = _reroute(sequences, own), *_printed(plan, kernels)
+    reroutes, printed, helpers = _reroutes(sequences, own), *_printed(plan, kernels)
     sizes = named((_product_sizes if body.layout.extents else _row_sizes)(plan, launches), own)
-    given = {name: _options_of(table, name, reroute) for name in launched}
+    given = {name: _options_of(table, name, reroutes) for name in launched}
     branches = tuple(_branch(plan, name, sequence, own, given[name]) for name, sequence in launched.items())
     after = tuple(_launch_last(plan, kernel, own) for kernel in last if isinstance(kernel, ir.Kernel))
     outputs, waits = output_allocations(plan, over), any(branch.fits for branch in branches)
@@ -99,9 +99,9 @@ def file_text(plan: KernelPlan, instead: Mapping[tuple[object, ...], tuple[ir.St
         cores=plan.chip.cores if plan.chip else None, left=named(launch.left(plan), own), last=after,
         returned=launch.returned(plan),
         copies=copied_back(spec, over), filled=refused_empty(plan), guard=guard(spec, plan.chip), own=own,
-        functions=called_functions(sizes, branches, after, reroute, outputs, waits=waits),
+        functions=called_functions(sizes, branches, after, reroutes, outputs, waits=waits),
         imports=((_DESCRIPTOR,) if "TensorDescriptor" in str(branches) else ()) + imports_of(helpers),
-        reroute=reroute, waits=waits,
+        reroutes=reroutes, waits=waits,
     )  # fmt: skip
 
 
@@ -157,9 +157,9 @@ def _way(sequence: _Steps, sequences: Sequence[_Steps]) -> tuple[str, ...]:
     return (first.way,) if any(s[0].name == first.name and s[0] != first for s in sequences) else ()
 
 
-def _options_of(table: Iterable[TableLine], kernel: str, reroute: Reroute | None) -> frozenset[str]:
+def _options_of(table: Iterable[TableLine], kernel: str, reroutes: Sequence[Reroute]) -> frozenset[str]:
     """The options of all lines that lead to a kernel."""
-    to = {kernel, *(reroute.kernels if reroute and reroute.instead == kernel else ())}
+    to = {kernel, *(name for one in reroutes if one.instead == kernel for name in one.kernels)}
     return frozenset(name for line in table if line.kernel in to for name, _ in line.options)
 
 
@@ -280,18 +280,20 @@ def _variable(plan: KernelPlan, box: ir.Argument) -> str:
     return f"launch_{box.name}" if box.name in tensors else box.name
 
 
-def _reroute(sequences: Iterable[_Steps], own: Mapping[str, str]) -> Reroute | None:
-    """Where descriptors cannot copy the tensors' tiles."""
-    boxed = [
-        ([k for k in steps if isinstance(k, ir.Kernel) and not k.when_unfit], plain) for steps in sequences
-        for plain in steps[1:] if isinstance(steps[0], ir.Kernel) and plain.when_unfit
-    ]  # fmt: skip
-    if not boxed:
-        return None
-    boxes = ", ".join(dict.fromkeys(launch.host(host, own) for kernels, _ in boxed for host in _given(kernels)))
-    fits = dict.fromkeys(with_own(kernels[0].fits, own) for kernels, _ in boxed if kernels[0].fits)
-    condition = " and ".join([*([f"fit_descriptors({boxes})"] if boxes else []), *fits])
-    return Reroute(tuple(kernels[0].name for kernels, _ in boxed), condition, boxed[0][1].name, _INSTEAD)
+def _reroutes(sequences: Iterable[_Steps], own: Mapping[str, str]) -> tuple[Reroute, ...]:
+    """Where descriptors cannot copy the tensors' tiles; kernels that say themselves when they fit ask for no more."""
+    boxed: dict[str, list[tuple[list[ir.Kernel], ir.Step]]] = {}
+    for steps in sequences:
+        for plain in steps[1:]:
+            if isinstance(steps[0], ir.Kernel) and plain.when_unfit:
+                kernels = [k for k in steps if isinstance(k, ir.Kernel) and not k.when_unfit]
+                boxed.setdefault(with_own(kernels[0].fits, own), []).append((kernels, plain))
+    found = []
+    for fits, group in boxed.items():
+        boxes = ", ".join(dict.fromkeys(launch.host(host, own) for kernels, _ in group for host in _given(kernels)))
+        condition = " and ".join([*([f"fit_descriptors({boxes})"] if boxes else []), *([fits] if fits else [])])
+        found.append(Reroute(tuple(kernels[0].name for kernels, _ in group), condition, group[0][1].name, _INSTEAD))
+    return tuple(found)
 
 
 def _given(kernels: Sequence[ir.Kernel]) -> list[str]:

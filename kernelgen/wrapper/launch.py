@@ -131,7 +131,7 @@ class FileText:
     functions: tuple[str, ...] = ()
     """The functions of `host.py.jinja` that launches call."""
     imports: tuple[str, ...] = ()
-    reroute: Reroute | None = None
+    reroutes: tuple[Reroute, ...] = ()
     waits: bool = False
     """Whether programs of a kernel wait for one another."""
 

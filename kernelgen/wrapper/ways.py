@@ -111,7 +111,9 @@ def _optional(spec: OperatorSpec) -> dict[str, int]:
 def _of_all(text: FileText, own: Sequence[FileText], optional: Mapping[str, int]) -> FileText:
     """The text for all ways, where what the wrapper does besides launching is the same in each. Raises Apart."""
     for one in own:
-        same = [(t.outputs, t.key, t.too_large, t.returned, t.filled, t.reroute, t.left, t.copies) for t in (text, one)]
+        same = [
+            (t.outputs, t.key, t.too_large, t.returned, t.filled, t.reroutes, t.left, t.copies) for t in (text, one)
+        ]
         if same[0] != same[1] or not {*one.sizes} <= {*text.sizes} or not {*one.views} <= {*text.views}:
             raise Apart
         if not {*one.prepare} <= {*text.prepare}:

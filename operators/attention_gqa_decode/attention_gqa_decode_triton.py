@@ -21,7 +21,7 @@ import triton.language as tl
 
 
 @triton.jit
-def attention_gqa_decode_split_kernel(
+def attention_gqa_decode_kernel(
     q_ptr,
     k_ptr,
     v_ptr,
@@ -164,7 +164,7 @@ def attention_gqa_decode_split_kernel(
 
 
 @triton.jit
-def attention_gqa_decode_split_join_kernel(
+def attention_gqa_decode_join_kernel(
     parts_ptr,
     part_maxima_ptr,
     part_sums_ptr,
@@ -238,26 +238,32 @@ def precision() -> str:
 # Each entry: maximum heads of a batch, elements of a head and bytes of an element
 # (None: no limit), kernel, launch options.
 SCHEDULES = (
-    (16, 128, 2, torch.nn.functional.scaled_dot_product_attention, {}),
+    (
+        16,
+        128,
+        2,
+        attention_gqa_decode_kernel,
+        {"BLOCK_M": 64, "BLOCK_N": 32, "SPLITS": 32, "num_stages": 3, "num_warps": 4},
+    ),
     (
         16,
         128,
         None,
-        attention_gqa_decode_split_kernel,
+        attention_gqa_decode_kernel,
         {"BLOCK_M": 16, "BLOCK_N": 64, "SPLITS": 32, "num_stages": 3, "num_warps": 4},
     ),
     (
         64,
         128,
         None,
-        attention_gqa_decode_split_kernel,
+        attention_gqa_decode_kernel,
         {"BLOCK_M": 16, "BLOCK_N": 64, "SPLITS": 16, "num_stages": 3, "num_warps": 4},
     ),
     (
         256,
         128,
         None,
-        attention_gqa_decode_split_kernel,
+        attention_gqa_decode_kernel,
         {"BLOCK_M": 16, "BLOCK_N": 64, "SPLITS": 8, "num_stages": 3, "num_warps": 4},
     ),
     (None, 128, 2, torch.nn.functional.scaled_dot_product_attention, {}),
@@ -265,14 +271,14 @@ SCHEDULES = (
         None,
         128,
         None,
-        attention_gqa_decode_split_kernel,
+        attention_gqa_decode_kernel,
         {"BLOCK_M": 16, "BLOCK_N": 64, "SPLITS": 4, "num_stages": 3, "num_warps": 4},
     ),
     (
         None,
         None,
         None,
-        attention_gqa_decode_split_kernel,
+        attention_gqa_decode_kernel,
         {"BLOCK_M": 16, "BLOCK_N": 16, "SPLITS": 4, "num_stages": 1, "num_warps": 8},
     ),
 )
@@ -387,14 +393,7 @@ def attention_gqa_decode(
     q_view = q.reshape(B, 8, M, D)
     kernel, options = pick_schedule(BATCH, D, q.element_size())
     with torch.cuda.device(q.get_device()):  # Triton launches on the current device
-        if kernel is torch.nn.functional.scaled_dot_product_attention:
-            out = torch.nn.functional.scaled_dot_product_attention(
-                q.detach(),
-                k.detach(),
-                v.detach(),
-                enable_gqa=True,
-            ).contiguous()
-        elif kernel is attention_gqa_decode_split_kernel:
+        if kernel is attention_gqa_decode_kernel:
             tiles_m = cdiv(M, options["BLOCK_M"])
             parts = torch.empty(
                 (options["SPLITS"], BATCH, M, D), dtype=torch.float32, device=q.device
@@ -423,7 +422,7 @@ def attention_gqa_decode(
                 PRECISION=precision(),
                 **options,
             )
-            attention_gqa_decode_split_join_kernel[(M * BATCH,)](
+            attention_gqa_decode_join_kernel[(M * BATCH,)](
                 parts,
                 part_maxima,
                 part_sums,
@@ -435,4 +434,11 @@ def attention_gqa_decode(
                 BLOCK_M=1,
                 SPLITS=options["SPLITS"],
             )
+        elif kernel is torch.nn.functional.scaled_dot_product_attention:
+            out = torch.nn.functional.scaled_dot_product_attention(
+                q.detach(),
+                k.detach(),
+                v.detach(),
+                enable_gqa=True,
+            ).contiguous()
     return out

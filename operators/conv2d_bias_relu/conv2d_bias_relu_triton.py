@@ -76,7 +76,7 @@ def conv2d_bias_relu_kernel(
     cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
     col_mask = cols < N
     blocks = tl.cdiv(TURNED_C, BLOCK_K)
-    y = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    y = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     # y = F.conv2d(x, weight, padding=1)
     for step in range(9 * blocks):
         tap = step // blocks
@@ -89,8 +89,7 @@ def conv2d_bias_relu_kernel(
             [first_image, in_h, in_w, first_channel],
         ).reshape(BLOCK_M, BLOCK_K)
         weight = weight_desc.load([first_col, step * BLOCK_K]).T
-        y = tl.dot(weight.T, x.T, y, input_precision=PRECISION)
-    y = y.T
+        y = tl.dot(x, weight, y, input_precision=PRECISION)
     bias = tl.load(
         bias_ptr + cols * stride_bias_j,
         mask=col_mask,
@@ -177,6 +176,80 @@ def conv2d_bias_relu_pointers_kernel(
             mask=col_mask[None, :],
             other=0.0,
         )
+        y = tl.dot(weight.T, x.T, y, input_precision=PRECISION)
+    y = y.T
+    bias = tl.load(
+        bias_ptr + cols * stride_bias_j,
+        mask=col_mask,
+        other=0.0,
+    ).to(tl.float32)
+    # return torch.relu(y + bias)
+    out = _nan_maximum(y + bias[None, :], 0.0)
+    tl.store(
+        out_ptr
+        + images[:, None] * stride_out_b
+        + cols[None, :] * stride_out_j
+        + out_h[:, None] * stride_out_h
+        + out_w[:, None] * stride_out_w,
+        out,
+        mask=row_mask[:, None] & col_mask[None, :],
+    )
+
+
+@triton.jit
+def conv2d_bias_relu_plain_kernel(
+    x_desc,
+    weight_desc,
+    bias_ptr,
+    out_ptr,
+    N,
+    B,
+    H,
+    W,
+    stride_bias_j,
+    stride_out_b,
+    stride_out_j,
+    stride_out_h,
+    stride_out_w,
+    TURNED_C,
+    BLOCK_M: tl.constexpr,
+    BLOCK_B: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    BLOCK_W: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    tiles_h = tl.cdiv(H, BLOCK_H)
+    tiles_w = tl.cdiv(W, BLOCK_W)
+    tiles_m = tl.cdiv(B, BLOCK_B) * tiles_h * tiles_w
+    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tl.cdiv(N, BLOCK_N), GROUP_M)
+    first_image = tile_m // tiles_w // tiles_h * BLOCK_B
+    first_h = tile_m // tiles_w % tiles_h * BLOCK_H
+    first_w = tile_m % tiles_w * BLOCK_W
+    pixels = tl.arange(0, BLOCK_M)
+    images = (first_image + pixels // BLOCK_W // BLOCK_H).to(tl.int64)
+    out_h = (first_h + pixels // BLOCK_W % BLOCK_H).to(tl.int64)
+    out_w = (first_w + pixels % BLOCK_W).to(tl.int64)
+    row_mask = (images < B) & (out_h < H) & (out_w < W)
+    first_col = tile_n * BLOCK_N
+    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
+    col_mask = cols < N
+    blocks = tl.cdiv(TURNED_C, BLOCK_K)
+    y = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    # y = F.conv2d(x, weight, padding=1)
+    for step in range(9 * blocks):
+        tap = step // blocks
+        tap_h = tap // 3
+        tap_w = tap % 3
+        first_channel = step % blocks * BLOCK_K
+        in_h = first_h + tap_h - 1
+        in_w = first_w + tap_w - 1
+        x = x_desc.load(
+            [first_image, in_h, in_w, first_channel],
+        ).reshape(BLOCK_M, BLOCK_K)
+        weight = weight_desc.load([first_col, step * BLOCK_K]).T
         y = tl.dot(weight.T, x.T, y, input_precision=PRECISION)
     y = y.T
     bias = tl.load(
@@ -358,14 +431,14 @@ SCHEDULES = (
             "BLOCK_W": 64,
             "GROUP_M": 1,
             "num_stages": 4,
-            "num_warps": 8,
+            "num_warps": 4,
         },
     ),
     (
         None,
         16,
         2,
-        conv2d_bias_relu_kernel,
+        conv2d_bias_relu_plain_kernel,
         {
             "BLOCK_H": 4,
             "BLOCK_K": 16,
@@ -381,7 +454,7 @@ SCHEDULES = (
         64,
         None,
         2,
-        conv2d_bias_relu_kernel,
+        conv2d_bias_relu_plain_kernel,
         {
             "BLOCK_H": 4,
             "BLOCK_K": 64,
@@ -397,7 +470,7 @@ SCHEDULES = (
         None,
         None,
         2,
-        conv2d_bias_relu_kernel,
+        conv2d_bias_relu_plain_kernel,
         {
             "BLOCK_H": 4,
             "BLOCK_K": 64,
@@ -413,7 +486,7 @@ SCHEDULES = (
         None,
         8,
         None,
-        conv2d_bias_relu_kernel,
+        conv2d_bias_relu_plain_kernel,
         {
             "BLOCK_H": 2,
             "BLOCK_K": 32,
@@ -429,7 +502,7 @@ SCHEDULES = (
         64,
         16,
         None,
-        conv2d_bias_relu_kernel,
+        conv2d_bias_relu_plain_kernel,
         {
             "BLOCK_H": 4,
             "BLOCK_K": 16,
@@ -445,7 +518,7 @@ SCHEDULES = (
         64,
         None,
         None,
-        conv2d_bias_relu_kernel,
+        conv2d_bias_relu_plain_kernel,
         {
             "BLOCK_H": 4,
             "BLOCK_K": 32,
@@ -461,7 +534,7 @@ SCHEDULES = (
         None,
         None,
         None,
-        conv2d_bias_relu_kernel,
+        conv2d_bias_relu_plain_kernel,
         {
             "BLOCK_H": 4,
             "BLOCK_K": 32,
@@ -577,10 +650,52 @@ def conv2d_bias_relu(
             f"elements, got {M}, {N}, {K}"
         )
     kernel, options = pick_schedule(N, C, x.element_size())
-    if kernel is conv2d_bias_relu_kernel and not fit_channels(x, weight):
+    fits = fit_channels(x, weight)
+    if not fits and kernel in (conv2d_bias_relu_kernel, conv2d_bias_relu_plain_kernel):
         kernel = conv2d_bias_relu_pointers_kernel  # no TMA descriptors
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is conv2d_bias_relu_kernel:
+            block_h = options["BLOCK_H"]
+            block_w = options["BLOCK_W"]
+            block_b = options["BLOCK_M"] // (block_h * block_w)
+            tiles_images = cdiv(B, block_b)
+            tiles_h = cdiv(H, block_h)
+            tiles_w = cdiv(W, block_w)
+            tiles_m = tiles_images * tiles_h * tiles_w
+            tiles_n = cdiv(N, options["BLOCK_N"])
+            x_last = channels_last(x, tf32_parts(x))
+            weight_rows = packed_weight(weight, options["BLOCK_K"], tf32_parts(x))
+            x_desc = TensorDescriptor.from_tensor(
+                x_last.movedim(1, -1), [block_b, block_h, block_w, options["BLOCK_K"]]
+            )
+            weight_desc = TensorDescriptor.from_tensor(
+                weight_rows, [options["BLOCK_N"], options["BLOCK_K"]]
+            )
+            grid = (tiles_m * tiles_n,)
+            kernel[grid](
+                x_desc,
+                weight_desc,
+                bias,
+                out,
+                N,
+                B,
+                H,
+                W,
+                bias.stride(0),
+                *out.stride(),
+                x_last.shape[1],
+                BLOCK_B=block_b,
+                BLOCK_H=block_h,
+                BLOCK_W=block_w,
+                PRECISION=convolution_precision(),
+                BLOCK_M=options["BLOCK_M"],
+                BLOCK_N=options["BLOCK_N"],
+                BLOCK_K=options["BLOCK_K"],
+                GROUP_M=options["GROUP_M"],
+                num_stages=options["num_stages"],
+                num_warps=options["num_warps"],
+            )
+        elif kernel is conv2d_bias_relu_plain_kernel:
             block_h = options["BLOCK_H"]
             block_w = options["BLOCK_W"]
             block_b = options["BLOCK_M"] // (block_h * block_w)

@@ -406,7 +406,7 @@ SCHEDULES = (
         conv2d_bn_relu_kernel,
         {
             "BLOCK_H": 16,
-            "BLOCK_K": 64,
+            "BLOCK_K": 32,
             "BLOCK_M": 256,
             "BLOCK_N": 64,
             "BLOCK_W": 16,
@@ -421,11 +421,11 @@ SCHEDULES = (
         2,
         conv2d_bn_relu_kernel,
         {
-            "BLOCK_H": 16,
+            "BLOCK_H": 8,
             "BLOCK_K": 64,
             "BLOCK_M": 256,
             "BLOCK_N": 128,
-            "BLOCK_W": 16,
+            "BLOCK_W": 8,
             "GROUP_M": 1,
             "num_stages": 4,
             "num_warps": 8,

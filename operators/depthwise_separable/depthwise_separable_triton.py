@@ -590,12 +590,12 @@ OUT_SCHEDULES = (
         2,
         depthwise_separable_out_kernel,
         {
-            "BLOCK_K": 32,
+            "BLOCK_K": 64,
             "BLOCK_M": 64,
-            "BLOCK_N": 128,
+            "BLOCK_N": 256,
             "GROUP_M": 8,
             "num_stages": 3,
-            "num_warps": 8,
+            "num_warps": 4,
         },
     ),
     (

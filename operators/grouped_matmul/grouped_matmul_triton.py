@@ -281,11 +281,12 @@ def fit_descriptors(*tensors: torch.Tensor) -> bool:
     )
 
 
-# Each entry: maximum rows and bytes of an element (None: no limit), kernel, launch
-# options.
+# Each entry: maximum rows, columns and bytes of an element (None: no limit), kernel,
+# launch options.
 SCHEDULES = (
     (
         128,
+        None,
         2,
         grouped_matmul_kernel,
         {
@@ -299,6 +300,7 @@ SCHEDULES = (
     ),
     (
         8192,
+        None,
         2,
         grouped_matmul_plain_kernel,
         {
@@ -312,6 +314,21 @@ SCHEDULES = (
     ),
     (
         None,
+        4096,
+        2,
+        grouped_matmul_plain_kernel,
+        {
+            "BLOCK_K": 64,
+            "BLOCK_M": 128,
+            "BLOCK_N": 128,
+            "GROUP_M": 8,
+            "num_stages": 3,
+            "num_warps": 8,
+        },
+    ),
+    (
+        None,
+        None,
         2,
         grouped_matmul_plain_kernel,
         {
@@ -319,11 +336,12 @@ SCHEDULES = (
             "BLOCK_M": 128,
             "BLOCK_N": 256,
             "GROUP_M": 8,
-            "num_stages": 4,
+            "num_stages": 3,
             "num_warps": 8,
         },
     ),
     (
+        None,
         None,
         None,
         grouped_matmul_tiles_kernel,
@@ -339,10 +357,12 @@ SCHEDULES = (
 )
 
 
-def pick_schedule(M: int, itemsize: int):
+def pick_schedule(M: int, N: int, itemsize: int):
     """The kernel and the launch options of the first entry whose maxima admit these sizes."""
-    for max_M, max_itemsize, kernel, options in SCHEDULES:
+    for max_M, max_N, max_itemsize, kernel, options in SCHEDULES:
         if max_M is not None and M > max_M:
+            continue
+        if max_N is not None and N > max_N:
             continue
         if max_itemsize is not None and itemsize > max_itemsize:
             continue
@@ -441,7 +461,7 @@ def grouped_matmul(
             "grouped_matmul: at most 2**20 groups, 2**30 rows, columns or summed "
             f"elements, got {BATCH}, {M}, {N}, {K}"
         )
-    kernel, options = pick_schedule(M, x.element_size())
+    kernel, options = pick_schedule(M, N, x.element_size())
     fits = fit_descriptors(x, weight)
     if not fits and kernel in (grouped_matmul_kernel, grouped_matmul_plain_kernel):
         kernel = grouped_matmul_pointers_kernel  # no TMA descriptors

@@ -423,74 +423,9 @@ def linear_fp8_blocks_tiles_kernel(
     )
 
 
-@triton.jit
-def linear_fp8_blocks_boxes_persistent_kernel(
-    x_desc,
-    x_scale_ptr,
-    weight_desc,
-    weight_scale_ptr,
-    out_desc,
-    M,
-    N,
-    K,
-    stride_x_scale_m,
-    stride_x_scale_size,
-    stride_weight_scale_0,
-    stride_weight_scale_1,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    NUM_PROGRAMS: tl.constexpr,
-):
-    tiles_m = tl.cdiv(M, BLOCK_M)
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    num_tiles = tiles_m * tiles_n
-    # persistent: one program per SM loops over tiles
-    for tile in tl.range(tl.program_id(0), num_tiles, NUM_PROGRAMS, flatten=True):
-        tile_m, tile_n = _tile_of(tile, tiles_m, tiles_n, GROUP_M)
-        first_row = tile_m * BLOCK_M
-        rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
-        row_mask = rows < M
-        first_col = tile_n * BLOCK_N
-        cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
-        col_mask = cols < N
-        out = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-        # return F.linear(left, right).to(torch.bfloat16)
-        for start in range(0, K, BLOCK_K):
-            x = x_desc.load([first_row, start])
-            weight = weight_desc.load([first_col, start]).T
-            group_sum = tl.dot(x, weight)
-            x_scale = tl.load(
-                x_scale_ptr
-                + rows * stride_x_scale_m
-                + tl.cast(start // 128, tl.int64) * stride_x_scale_size,
-                mask=row_mask,
-                other=0.0,
-            )
-            weight_scale = tl.load(
-                weight_scale_ptr
-                + cols // 128 * stride_weight_scale_0
-                + tl.cast(start // 128, tl.int64) * stride_weight_scale_1,
-                mask=col_mask,
-                other=0.0,
-            )
-            out += group_sum * x_scale[:, None] * weight_scale[None, :]
-        out_desc.store([first_row, first_col], out.to(out_desc.dtype))
-
-
 def cdiv(a: int, b: int) -> int:
     """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
-
-
-@functools.cache
-def num_programs(device: torch.device) -> int:
-    """Programs to launch: one per SM, one in Triton's interpreter."""
-    if device.type == "cpu":
-        return 1
-    properties = triton.runtime.driver.active.utils.get_device_properties(device.index)
-    return properties["multiprocessor_count"]
 
 
 @functools.cache
@@ -533,11 +468,11 @@ SCHEDULES = (
         {
             "BLOCK_K": 128,
             "BLOCK_M": 16,
-            "BLOCK_N": 64,
+            "BLOCK_N": 16,
             "GROUP_M": 1,
             "SPLITS": 2,
-            "num_stages": 4,
-            "num_warps": 4,
+            "num_stages": 5,
+            "num_warps": 2,
         },
     ),
     (
@@ -615,14 +550,14 @@ SCHEDULES = (
         None,
         None,
         2,
-        linear_fp8_blocks_boxes_persistent_kernel,
+        linear_fp8_blocks_boxes_kernel,
         {
             "BLOCK_K": 128,
-            "BLOCK_M": 128,
+            "BLOCK_M": 64,
             "BLOCK_N": 128,
             "GROUP_M": 8,
-            "num_stages": 3,
-            "num_warps": 8,
+            "num_stages": 4,
+            "num_warps": 4,
         },
     ),
     (
@@ -768,10 +703,7 @@ def linear_fp8_blocks(
     x_scale_view = x_scale if x_scale.ndim == 2 else x_scale.reshape(M, K_SIZE)
     kernel, options = pick_schedule(M, N, x.element_size())
     fits = fit_descriptors(x_view, weight, out.view(M, N))
-    if not fits and kernel in (
-        linear_fp8_blocks_boxes_kernel,
-        linear_fp8_blocks_boxes_persistent_kernel,
-    ):
+    if not fits and kernel is linear_fp8_blocks_boxes_kernel:
         kernel = linear_fp8_blocks_tiles_kernel  # no TMA descriptors
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is linear_fp8_blocks_kernel:
@@ -876,33 +808,6 @@ def linear_fp8_blocks(
                 K,
                 *x_scale_view.stride(),
                 *weight_scale.stride(),
-                **options,
-            )
-        elif kernel is linear_fp8_blocks_boxes_persistent_kernel:
-            tiles_m = cdiv(M, options["BLOCK_M"])
-            tiles_n = cdiv(N, options["BLOCK_N"])
-            x_desc = TensorDescriptor.from_tensor(
-                x_view, [options["BLOCK_M"], options["BLOCK_K"]]
-            )
-            weight_desc = TensorDescriptor.from_tensor(
-                weight, [options["BLOCK_N"], options["BLOCK_K"]]
-            )
-            out_desc = TensorDescriptor.from_tensor(
-                out.view(M, N), [options["BLOCK_M"], options["BLOCK_N"]]
-            )
-            grid = (min(num_programs(x.device), tiles_m * tiles_n),)
-            kernel[grid](
-                x_desc,
-                x_scale_view,
-                weight_desc,
-                weight_scale,
-                out_desc,
-                M,
-                N,
-                K,
-                *x_scale_view.stride(),
-                *weight_scale.stride(),
-                NUM_PROGRAMS=num_programs(x.device),
                 **options,
             )
         elif kernel is linear_fp8_blocks_tiles_kernel:

@@ -307,9 +307,9 @@ SCHEDULES = (
         16,
         linear_int4_groups_kernel,
         {
-            "BLOCK_K": 128,
+            "BLOCK_K": 64,
             "BLOCK_M": 16,
-            "BLOCK_N": 64,
+            "BLOCK_N": 128,
             "GROUP_M": 1,
             "SPLITS": 4,
             "num_stages": 4,

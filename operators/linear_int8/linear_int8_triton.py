@@ -105,7 +105,7 @@ def linear_int8_split_kernel(
     col_mask = cols < N
     length = tl.cdiv(tl.cdiv(K, BLOCK_K), SPLITS) * BLOCK_K
     end = min(part * length + length, K)
-    product = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    product = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     # product = F.linear(x, weight.to(x.dtype))
     for start in range(part * length, end, BLOCK_K):
         ks = (start + tl.arange(0, BLOCK_K)).to(tl.int64)
@@ -123,7 +123,8 @@ def linear_int8_split_kernel(
             other=0,
         )
         right = weight.to(x_ptr.dtype.element_ty)
-        product = tl.dot(x, right, product)
+        product = tl.dot(right.T, x.T, product)
+    product = product.T
     tl.store(
         parts_ptr + tl.cast(part, tl.int64) * M * N + rows[:, None] * N + cols[None, :],
         product,
@@ -170,63 +171,6 @@ def linear_int8_split_join_kernel(
     tl.store(
         out_ptr + rows[:, None] * N + cols[None, :],
         out,
-        mask=row_mask[:, None] & col_mask[None, :],
-    )
-
-
-@triton.jit
-def linear_int8_split_plain_kernel(
-    x_ptr,
-    weight_ptr,
-    M,
-    N,
-    K,
-    stride_xm,
-    stride_xk,
-    stride_weight_n,
-    stride_weight_k,
-    parts_ptr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    SPLITS: tl.constexpr,
-):
-    tiles_m = tl.cdiv(M, BLOCK_M)
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
-    part = tl.program_id(1)
-    first_row = tile_m * BLOCK_M
-    rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
-    row_mask = rows < M
-    first_col = tile_n * BLOCK_N
-    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
-    col_mask = cols < N
-    length = tl.cdiv(tl.cdiv(K, BLOCK_K), SPLITS) * BLOCK_K
-    end = min(part * length + length, K)
-    product = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-    # product = F.linear(x, weight.to(x.dtype))
-    for start in range(part * length, end, BLOCK_K):
-        ks = (start + tl.arange(0, BLOCK_K)).to(tl.int64)
-        k_mask = ks < end
-        x = tl.load(
-            x_ptr + rows[:, None] * stride_xm + ks[None, :] * stride_xk,
-            mask=row_mask[:, None] & k_mask[None, :],
-            other=0.0,
-        )
-        weight = tl.load(
-            weight_ptr
-            + cols[None, :] * stride_weight_n
-            + ks[:, None] * stride_weight_k,
-            mask=k_mask[:, None] & col_mask[None, :],
-            other=0,
-        )
-        right = weight.to(x_ptr.dtype.element_ty)
-        product = tl.dot(right.T, x.T, product)
-    product = product.T
-    tl.store(
-        parts_ptr + tl.cast(part, tl.int64) * M * N + rows[:, None] * N + cols[None, :],
-        product,
         mask=row_mask[:, None] & col_mask[None, :],
     )
 
@@ -444,12 +388,12 @@ SCHEDULES = (
             "GROUP_M": 1,
             "SPLITS": 2,
             "num_stages": 4,
-            "num_warps": 4,
+            "num_warps": 2,
         },
     ),
     (
         64,
-        linear_int8_split_plain_kernel,
+        linear_int8_split_kernel,
         {
             "BLOCK_K": 128,
             "BLOCK_M": 64,
@@ -588,35 +532,6 @@ def linear_int8(
                 **options,
             )
         elif kernel is linear_int8_split_kernel:
-            tiles_m = cdiv(M, options["BLOCK_M"])
-            tiles_n = cdiv(N, options["BLOCK_N"])
-            parts = torch.empty(
-                (options["SPLITS"], M, N), dtype=torch.float32, device=x.device
-            )
-            kernel[(tiles_m * tiles_n, options["SPLITS"])](
-                x_view,
-                weight,
-                M,
-                N,
-                K,
-                *x_view.stride(),
-                *weight.stride(),
-                parts,
-                **options,
-            )
-            linear_int8_split_join_kernel[(cdiv(M, 4) * cdiv(N, 256),)](
-                parts,
-                scale,
-                out,
-                M,
-                N,
-                *scale.stride(),
-                BLOCK_M=4,
-                BLOCK_N=256,
-                GROUP_M=1,
-                SPLITS=options["SPLITS"],
-            )
-        elif kernel is linear_int8_split_plain_kernel:
             tiles_m = cdiv(M, options["BLOCK_M"])
             tiles_n = cdiv(N, options["BLOCK_N"])
             parts = torch.empty(

@@ -254,7 +254,7 @@ SCHEDULES = (
         None,
         linear_softmax_tiles_kernel,
         {
-            "BLOCK_K": 32,
+            "BLOCK_K": 64,
             "BLOCK_M": 64,
             "BLOCK_N": 256,
             "GROUP_M": 8,

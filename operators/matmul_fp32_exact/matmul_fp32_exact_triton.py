@@ -226,8 +226,8 @@ def matmul_fp32_exact_written_product_kernel(
     first_col = tile_n * BLOCK_N
     cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
     col_mask = cols < N
-    out = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    rest = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    out = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    rest = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     # return a @ b
     for start in range(0, K, BLOCK_K):
         left_high = left_high_desc.load([first_row, start])
@@ -237,15 +237,16 @@ def matmul_fp32_exact_written_product_kernel(
         # added outside of the dot: matrix units truncate low bits when the accumulator
         # is large
         out += tl.dot(
-            left_high,
-            right_high,
+            right_high.T,
+            left_high.T,
             input_precision=PRECISION,
             max_num_imprecise_acc=BLOCK_K,
         )
-        rest = tl.dot(left_low, right_high, rest, input_precision=PRECISION)
-        rest = tl.dot(left_high, right_low, rest, input_precision=PRECISION)
+        rest = tl.dot(right_low.T, left_high.T, rest, input_precision=PRECISION)
+        rest = tl.dot(right_high.T, left_low.T, rest, input_precision=PRECISION)
     # NaN where an operand is infinite
     out += tl.where(rest == rest, rest, 0.0)
+    out = out.T
     tl.store(
         out_ptr + rows[:, None] * N + cols[None, :],
         out,

@@ -495,7 +495,7 @@ SCHEDULES = (
         {
             "BLOCK_K": 64,
             "BLOCK_M": 128,
-            "BLOCK_N": 256,
+            "BLOCK_N": 128,
             "GROUP_M": 8,
             "num_stages": 3,
             "num_warps": 8,
@@ -508,7 +508,7 @@ SCHEDULES = (
         matmul_lower_triangular_tiles_kernel,
         {
             "BLOCK_K": 32,
-            "BLOCK_M": 128,
+            "BLOCK_M": 64,
             "BLOCK_N": 128,
             "GROUP_M": 8,
             "num_stages": 3,

@@ -237,6 +237,23 @@ def test_keys_that_no_row_of_a_tile_sees_are_not_read(name: str) -> None:
         assert bool(as_tuple(op(*tensors))[0].isfinite().all()), schedule
 
 
+@pytest.mark.parametrize(
+    ("lines", "share"),
+    [
+        (f"{SDPA}(q, k, v)", 1.0),
+        (f"{SDPA}(q, k, v, is_causal=True)", 0.5),
+        (f"{PLACES}{SCORES}s = torch.where(row - col < 8, s, -torch.inf)\n{WEIGH}", 0.5 + 7 / 64),
+        (f"{PLACES}{SCORES}s = torch.where((col <= row) & (row - col < 4), s, -torch.inf)\n{WEIGH}", 4 / 64),
+    ],
+)
+def test_scores_that_a_mask_hides_are_no_work(lines: str, share: float) -> None:
+    plan, size = kernel_of(attention(lines, SQUARE)), 64
+    scores, weighed = families.family_of(plan).products(plan.spec, body_of(plan))
+    for product, columns, summed in ((scores, size, 16), (weighed, 16, size)):
+        assert product.left is not None
+        assert product.left(size, columns, summed) == pytest.approx(share * size * size * 16, rel=0.05)
+
+
 @pytest.mark.parametrize("mask", ["attn_mask=m", "attn_mask=m.float().log().to(q.dtype)"])
 def test_a_row_that_sees_no_key_is_zero_where_torch_has_zero(mask: str) -> None:
     found = attention(f"{SDPA}(q, k, v, {mask})", {"m": "S L: bool"})

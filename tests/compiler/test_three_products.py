@@ -22,8 +22,13 @@ EVERY = {
         "return (x + 1) @ w + b", {"x": "M K: float32", "w": "K N: float32", "b": "M N: float32"},
         {"out": "M N: float32"}, FITTING, dtypes=(),
     ),
+    "of a batch": product(
+        "return torch.bmm(a, b) + 1", {"a": "P M K", "b": "P K N"}, {"out": "P M N"}, dtypes=(("T", ("float32",)),)
+    ),
+    "rows of a batch": product("return a @ b", {"a": "P M K", "b": "K N"}, {"out": "P M N"}, dtypes=(("T", ("float32",)),)),
+    "of which a triangle is kept": product("return torch.triu(a @ b)", TWO, dtypes=(("T", ("float32",)),)),
 }  # fmt: skip
-SIZES = {"M": 40, "N": 24, "K": 128}
+SIZES = {"P": 3, "M": 40, "N": 24, "K": 128}
 LEFT_OUT = {
     "both rests": ("out += tl.where(", "out += 0 * tl.where("),
     "one rest": ("(left_low, right_high, rest", "(left_low * 0, right_high, rest"),
@@ -50,21 +55,23 @@ def by_torch(found: Sample, tensors: list[torch.Tensor]) -> torch.Tensor:
     return as_tuple(scope["op"](*tensors))[0]
 
 
+@pytest.mark.parametrize("summed", [128, 41])
 @pytest.mark.parametrize("name", EVERY)
-def test_errors_are_no_larger_than_those_of_float32(name: str) -> None:
-    """And infinity and NaN are where they were, also NaN as GPUs write it."""
+def test_errors_are_no_larger_than_those_of_float32(name: str, summed: int) -> None:
+    """Also where rows are no multiples of 16 bytes; and infinity and NaN are where they were, also NaN as GPUs write
+    it."""
     found, plan = EVERY[name], planned(name)
     assert plan.table[-1].schedule.variant == "written"
-    op, tensors = of("written", plan), inputs_of(found, SIZES, "float32")
+    op, tensors = of("written", plan), inputs_of(found, {**SIZES, "K": summed}, "float32")
     check(found, op, tensors)
     (wanted,), torchs = exact(found, tensors), by_torch(found, tensors)
     assert (op(*tensors).double() - wanted).abs().max() <= 1.1 * (torchs.double() - wanted).abs().max()
-    first, second = tensors[:2]
+    first, second = (t if t.ndim == 2 else t[-1] for t in tensors[:2])
     first[3, 5], first[4, 6], first[5, 7], second[1, 2] = float("inf"), float("nan"), 3.4028e38, -float("inf")
     first.view(torch.int32)[6, 8] = 0x7FFFFFFF
     (wanted,), made = exact(found, tensors), op(*tensors)
     assert torch.equal(made.isnan(), wanted.isnan())
-    assert torch.equal(made[3:5].isinf(), wanted[3:5].isinf())
+    assert torch.equal(made[..., 3:5, :].isinf(), wanted[..., 3:5, :].isinf())
 
 
 @INTERPRETED
@@ -86,6 +93,24 @@ def test_the_compiler_may_not_join_a_block_with_the_sum() -> None:
     assert kernel.count("max_num_imprecise_acc=BLOCK_K") == kernel.count("out += tl.dot(") == 1
 
 
-def test_sides_that_no_boxes_fit_are_taken_apart_by_every_tile() -> None:
-    found = EVERY["bare"]
-    check(found, of("written", planned("bare")), inputs_of(found, {"M": 20, "N": 24, "K": 41}, "float32"))
+def test_rows_are_made_as_long_as_descriptors_take_them() -> None:
+    """Or the copies of a launch begin anywhere, which ends the process on a GPU and is the same in the interpreter."""
+    text = render.triton_source(planned("bare"))
+    assert "left_high = torch.empty(\n                (M, cdiv(K, 4) * 4)," in text
+    assert "width = tl.cdiv(K, 4) * 4" in text
+    assert text.count("mask=row_mask[:, None] & (ks < width)[None, :]") == 2
+
+
+def test_a_sum_of_nothing_is_no_matter_of_descriptors() -> None:
+    """Which the interpreter takes and a driver refuses."""
+    text = render.triton_source(planned("bare"))
+    assert "has_copy_engine(a.device) and K > 0" in text
+    assert not load(text).op(torch.ones(700, 0), torch.ones(0, 3)).any()
+
+
+def test_descriptors_of_what_comes_in_are_not_asked_for() -> None:
+    """Rows that begin anywhere keep half precision from the copy engine, and not float32 that is written first."""
+    text = render.triton_source(plan_of(replace(product("return a @ b", TWO).spec(), precision="tf32x3")))
+    line = next(line for line in text.splitlines() if "op_written_kernel and not" in line)
+    assert "fit_descriptors" not in line
+    assert text.count("no TMA descriptors") == 2

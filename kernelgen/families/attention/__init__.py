@@ -103,11 +103,21 @@ def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
     batch, rows, columns, keys, heads = (
         tuple(own.lowered.space.axes[a] for a in own.extent(name).axes) for name in ("batch", "m", "e", "n", "d")
     )
-    names, softmax = own.names.of, own.softmax
+    names, softmax, mask = own.names.of, own.softmax, own.mask()
+
+    def seen(rows: int, keys: int) -> int:
+        return sum(mask.seen(row, keys) for row in range(rows))
+
     return (
-        Product(names[softmax.scores], batch, rows, keys, heads, own.factor.dtype),
-        Product(names[softmax.product], batch, rows, columns, keys, own.factor.dtype),
-    )
+        Product(
+            names[softmax.scores], batch, rows, keys, heads, own.factor.dtype,
+            left=lambda rows, keys, summed: seen(rows, keys) * summed,
+        ),
+        Product(
+            names[softmax.product], batch, rows, columns, keys, own.factor.dtype,
+            left=lambda rows, columns, keys: seen(rows, keys) * columns,
+        ),
+    )  # fmt: skip
 
 
 def _too_large(spec: OperatorSpec, body: Body) -> tuple[str, str]:

@@ -131,7 +131,8 @@ def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
         given = str(own.lowered.values[own.factors[0]].tensor)
         images, _, *space = next(t.shape for t in spec.inputs if t.name == given)
         rows = (images, *space)
-    return (Product(own.names.of[own.dot], batch, rows, columns, summed, own.factor.dtype),)
+    # torch allows TF32 in convolutions unless it is told otherwise, and nothing is faster
+    return (Product(own.names.of[own.dot], batch, rows, columns, summed, own.factor.dtype, precision="tf32"),)
 
 
 def _too_large(spec: OperatorSpec, body: Body) -> tuple[str, str]:

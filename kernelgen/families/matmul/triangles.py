@@ -41,11 +41,7 @@ class Triangles:
 
 def _seen(mask: Mask | None, row: int, keys: int) -> int:
     """How many keys a row sees."""
-    bounds = [b for b in mask.bounds if not b.limit.terms] if mask else []
-    limits = [(b.is_upper, b.limit.m * row + b.limit.number) for b in bounds]
-    end = min((limit for is_upper, limit in limits if is_upper), default=keys)
-    start = max((limit for is_upper, limit in limits if not is_upper), default=0)
-    return max(min(end, keys) - max(start, 0), 0)
+    return mask.seen(row, keys) if mask else keys
 
 
 def _seeing(mask: Mask | None, key: int, rows: int) -> int:

@@ -393,6 +393,9 @@ class Writer:
                 low_sides = (ir.Transposed(low_b), ir.Transposed(low_a)) if swap else (low_a, low_b)
                 added += self._in_three(carry, sides, low_sides, multiplied)
                 continue
+            if self.body.in_three and not self.boxed:
+                added.append(self._outside(carry, sides, multiplied))
+                continue
             if not self.body.scales_of(number):
                 promoted = PROMOTED if multiplies_float8(self.body) else None
                 added.append(ir.Let((carry.text,), ir.Dot(*sides, carry, multiplied, promoted)))
@@ -413,18 +416,19 @@ class Writer:
         self, carry: ir.Name, high: tuple[ir.Expr, ir.Expr], low: tuple[ir.Expr, ir.Expr], precision: str | None
     ) -> tuple[ir.Let | ir.Update, ...]:
         """The products of float32 in two parts each, but that of both rests, which is less than float32 holds. Matrix
-        units cut sums off instead of rounding them: a block's are added in float32, and those of rests apart."""
+        units cut sums off instead of rounding them: a block's are added in float32, and those of rests apart. Rests
+        first: an H200 took 1390 us of 4096 cubed instead of 1450."""
         (a, b), (low_a, low_b), rest = high, low, replace(carry, text=_REST)
-        block = ir.Dot(a, b, None, precision, self.tiled.k.block)
         return (
-            ir.Update(
-                carry.text,
-                "add",
-                block,
-                "added outside of the dot: matrix units truncate low bits when the accumulator is large",
-            ),
             *(ir.Let((_REST,), ir.Dot(*sides, rest, precision)) for sides in ((low_a, b), (a, low_b))),
+            self._outside(carry, high, precision),
         )
+
+    def _outside(self, carry: ir.Name, sides: tuple[ir.Expr, ir.Expr], precision: str | None) -> ir.Update:
+        """The sum and a block's, which matrix units would cut off to what a large sum has room for."""
+        block = ir.Dot(*sides, None, precision, self.tiled.k.block)
+        said = "added outside of the dot: matrix units truncate low bits when the accumulator is large"
+        return ir.Update(carry.text, "add", block, said)
 
     def scaled(self, dot: int, group: ir.Expr) -> tuple[tuple[ir.Let | ir.Update, ...], ir.Expr]:
         """The sum of a group's products times the scales of the group, and the statements that they take."""

@@ -24,6 +24,8 @@ _OUTER, _INNER = 32, 128
 _LAUNCH = (("num_warps", "4"), ("num_stages", "1"))
 _ALIGNED = 8
 """Elements of 16 bytes, at multiples of which rows begin that descriptors copy."""
+_WIDTH, _WIDE_ALIGNED = "width", 4
+"""How long rows of parts of float32 are made, with zeros behind what is summed, and of what that is a multiple."""
 
 
 def written(spec: OperatorSpec, body: ProductBody) -> Written | None:
@@ -32,8 +34,10 @@ def written(spec: OperatorSpec, body: ProductBody) -> Written | None:
     multiplied."""
     values = body.lowered.values
     factors = [i for i in body.factors_of(body.dot) if body.in_three or values[i].op != "load"]
-    unlike = len(body.dots) > 1 or values[body.dot].attr is not None or body.triangles or kernels.has_reductions(body)
-    if unlike or not factors or body.extent("batch").runs or not body.extent("m").runs:
+    unlike = len(body.dots) > 1 or values[body.dot].attr is not None or kernels.has_reductions(body)
+    if unlike or not factors or not body.extent("m").runs or (body.triangles and body.triangles.factors):
+        return None
+    if not body.in_three and (body.extent("batch").runs or body.triangles):
         return None
     if any((values[i].op == "round") is body.in_three for i in factors):
         return None
@@ -43,9 +47,12 @@ def written(spec: OperatorSpec, body: ProductBody) -> Written | None:
 
 def _accesses(spec: OperatorSpec, body: ProductBody, factor: int) -> tuple[Access, ...]:
     """Where a factor is written: in the order of the tensor that it is computed from, or what is summed side by side,
-    as matrix units take float32; nowhere where it is no matrix."""
-    own = {e.name for e in body.layout.extents if set(e.axes) & body.lowered.values[factor].axes}
-    if own not in ({"m", "k"}, {"n", "k"}):
+    as matrix units take float32; nowhere where it is no matrix, or has a part of the batch alone."""
+    axes = body.lowered.values[factor].axes
+    own = {e.name for e in body.layout.extents if set(e.axes) & axes}
+    is_batched = "batch" in own
+    own -= {"batch"}
+    if own not in ({"m", "k"}, {"n", "k"}) or (is_batched and not set(body.extent("batch").axes) <= axes):
         return ()
     read = kernels.loads_of(body, [factor])
     orders = (extents_of(body, a) for a in body.layout.accesses if a.load in read)
@@ -53,7 +60,10 @@ def _accesses(spec: OperatorSpec, body: ProductBody, factor: int) -> tuple[Acces
     first = next(iter(own - {last}))
     side = "left" if "m" in own else "right"
     names = (f"{side}_high", f"{side}_low") if body.in_three else (side,)
-    terms = ((WHOLE[first], body.extent(last).size), (WHOLE[last], None))
+    terms: tuple[tuple[str, str | None], ...]
+    rows, row = body.extent(first).size, _WIDTH if body.in_three else body.extent(last).size
+    terms = ((WHOLE[first], row), (WHOLE[last], None))
+    terms = ((WHOLE["batch"], f"{rows} * {row}"), *terms) if is_batched else terms
     return tuple(Access(factor, kernels.memory_of(spec, name), terms, (), None) for name in names)
 
 
@@ -117,9 +127,11 @@ def by_boxes(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: st
     product = kernels.by_boxes(made.spec, made.body, schedule, name.replace("_kernel", "_product_kernel"))
     product = replace(product, options=(("num_warps", None), ("num_stages", None)))
     first, *others = _writing(spec, body, schedule, name)
-    conditions = dict.fromkeys(f"{accesses[0].terms[0][1]} % {_ALIGNED} == 0" for _, accesses in made.factors)
+    rows = () if body.in_three else (f"{accesses[0].terms[0][1]} % {_ALIGNED} == 0" for _, accesses in made.factors)
+    conditions = dict.fromkeys(rows)
     if len(made.factors) == len(made.body.factors_of(made.body.dot)):  # else it is asked of the factor that comes in
-        conditions = {f"has_copy_engine({spec.inputs[0].name}.device)": None} | conditions
+        summed = body.extent("k").size
+        conditions = {f"has_copy_engine({spec.inputs[0].name}.device)": None, f"{summed} > 0": None} | conditions
     return replace(first, fits=" and ".join(conditions)), *others, product
 
 
@@ -136,13 +148,16 @@ def _writes(
 ) -> ir.Kernel:
     """A program computes a tile of a factor, as the reference rounds it, or what TF32 holds of it and of the rest."""
     assert body.written is not None
-    outer, inner = extents_of(body.written.body, accesses[0])
+    *batch, outer, inner = extents_of(body.written.body, accesses[0])
     blocks = {f"BLOCK_{outer.upper()}": _OUTER, f"BLOCK_{inner.upper()}": _INNER}
     tiled = tiled_by_blocks(body)
     writer = Writer(spec, body, tiled, blocks=blocks)
     first, last = shape = tuple(axis for n in (outer, inner) for axis in tiled.all if axis.name == n)
     tiles = f"tiles_{last.name}"
-    by = ir.Program(0), ir.Name(tiles)
+    lines = ir.Let((f"tiles_{first.name}",), kernels.cdiv(first.size, first.block))
+    count = scalar("mul", ir.Name(lines.names[0]), ir.Name(tiles))
+    found, tile = kernels.own_tile(body, count, ir.Program(0)) if batch else ((), ir.Program(0))
+    by = tile, ir.Name(tiles)
     numbers = {first: scalar("int_div", *by), last: scalar("int_mod", *by)}
     writer.tile = shape
     value = body.lowered.values[factor]
@@ -158,21 +173,35 @@ def _writes(
             ir.Let((low.text,), ir.Call("tf32", (ir.Apply("sub", (whole, high), shape),), shape)),
         )  # fmt: skip
         stored = [high, low]
-    numbered = (ir.Name(first.index, (first,)), last.size), (ir.Name(last.index, (last,)), None)
+    numbered = tuple((writer.index(str(index)), stride) for index, stride in accesses[0].terms)
+    mask, width = writer.mask(shape), tuple[ir.Let, ...]()
+    if body.in_three:
+        width, mask = _widened(writer, first, last)
     inside = trimmed((
-        ir.Let((tiles,), kernels.cdiv(last.size, last.block)),
+        *(lines for _ in batch), ir.Let((tiles,), kernels.cdiv(last.size, last.block)), *found,
         *(ir.Let((f"tile_{axis.name}",), number) for axis, number in numbers.items()),
         *(let for axis in shape for let in writer.numbers(body.extent(axis.name), axis, f"tile_{axis.name}")),
-        *lets,
+        *width, *lets,
         *(
-            ir.Store(ir.Pointer(access.tensor, numbered, shape), part, writer.mask(shape))
+            ir.Store(ir.Pointer(access.tensor, numbered, shape), part, mask)
             for access, part in zip(accesses, stored, strict=True)
         ),
     ))  # fmt: skip
     written = (ir.Argument(f"{access.tensor}_ptr", "pointer", access.tensor) for access in accesses)
-    grid = f"cdiv({first.size}, {_OUTER}) * cdiv({last.size}, {_INNER})"
+    grid = f"cdiv({first.size}, {_OUTER}) * cdiv({last.size}, {_INNER})" + " * BATCH" * bool(batch)
     dtype = "float32" if body.in_three else f"{body.factor.name}.dtype"
-    scratch = tuple(ir.Scratch(access.tensor, f"({first.size}, {last.size})", dtype) for access in accesses)
+    row = f"cdiv({last.size}, {_WIDE_ALIGNED}) * {_WIDE_ALIGNED}" if body.in_three else last.size
+    sides = ", ".join((*("BATCH" for _ in batch), first.size, row))
+    scratch = tuple(ir.Scratch(access.tensor, f"({sides})", dtype) for access in accesses)
     constexprs = tuple((block, str(count)) for block, count in sorted(blocks.items()))
     arguments = (*writer.arguments(inside), *written)
     return ir.Kernel(name, schedule, arguments, constexprs, inside, (grid,), scratch, options=_LAUNCH)
+
+
+def _widened(writer: Writer, first: ir.Axis, last: ir.Axis) -> tuple[tuple[ir.Let, ...], ir.Expr]:
+    """How long rows are that begin where descriptors can copy them, and which elements of a tile are in them: what is
+    loaded past the end of what is summed is zero, and is stored as that."""
+    size, aligned = ir.Name(last.size), ir.Number(_WIDE_ALIGNED)
+    width = ir.Let((_WIDTH,), scalar("mul", scalar("cdiv", size, aligned), aligned), "rows begin at 16 bytes")
+    inside = ir.Apply("lt", (ir.Name(last.index, (last,)), ir.Name(_WIDTH)), (last,))
+    return (width,), ir.Apply("and", (ir.Name(first.mask, (first,)), inside), (first, last))
