@@ -2,6 +2,7 @@
 
     kernelgen kernelbench KernelBench --level 2 --jobs 13 --optimize 3 --out DIR   # on a GPU
     python docs/benchmarks/kernelbench.py --level 2 DIR...    # writes kernelbench_level2.json and kernelbench_level2.md
+    python docs/benchmarks/kernelbench.py --keep DIR...       # other problems stay as the committed data has them
     python docs/benchmarks/kernelbench.py                     # writes the pages from the committed data
 
 Level 1's files are kernelbench.json and kernelbench.md. What KernelBench itself says of the exported files is
@@ -14,6 +15,8 @@ import argparse
 import json
 import statistics
 import textwrap
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +34,11 @@ def collect(folders: list[Path]) -> list[dict[str, Any]]:
             record = json.loads(line)
             if record["kind"] == "problem":
                 found[record["data"]["problem"]] = record["data"] | {"time": record["time"]}
-    return sorted((_kept(r) for r in found.values()), key=lambda r: int(r["problem"].split("_")[0]))
+    return _in_order(map(_kept, found.values()))
+
+
+def _in_order(problems: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(problems, key=lambda r: int(r["problem"].split("_")[0]))
 
 
 def _kept(record: dict[str, Any]) -> dict[str, Any]:
@@ -48,6 +55,8 @@ def _kept(record: dict[str, Any]) -> dict[str, Any]:
         "optimized",
     )
     kept = {key: record[key] for key in keys if key in record}
+    if (precision := record.get("precision")) and not any("is left out" in note for note in record.get("notes", ())):
+        kept["precision"] = precision
     return kept | {
         "reason": str(record.get("reason", "")).rpartition("/")[2],
         "performance": record.get("performance", []),
@@ -136,6 +145,7 @@ def page(data: dict[str, Any]) -> str:
         "right at its own shapes by the judge's bound, in float32": sum(
             _right(r.get("accuracy_at_its_shapes")) for r in rows
         ),
+        **_precise(rows),
         "within 60 s": sum(r["seconds"] <= 60 for r in rows),
         **{
             state: count for state in _OTHERS if (count := sum(r["state"] == state for r in rows)) or state == "refused"
@@ -167,6 +177,12 @@ def page(data: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _precise(rows: list[dict[str, Any]]) -> dict[str, int]:
+    """The problems that ask for a precision of their matrices, where there are some."""
+    found = Counter(r["precision"] for r in rows if "precision" in r)
+    return {f"of these with `--precision {precision}`": count for precision, count in found.items()}
+
+
 def _faster(name: str, found: list[dict[str, Any]]) -> str:
     if not found:
         return f"| faster than {name} | not timed |"
@@ -185,7 +201,7 @@ def _row(record: dict[str, Any]) -> str:
     timed = [p for p in record["performance"] if p.get("kernel_us") and p.get("floor_us")]
     share = f"{100 * timed[0]['floor_us'] / timed[0]['kernel_us']:.0f} %" if timed else ""
     cells = [_count(record.get(key)) for key in ("accuracy", "accuracy_at_its_shapes")]
-    why = record["reason"] if record["state"] != "right" else ""
+    why = record["reason"] if record["state"] != "right" else record.get("precision", "")
     seconds = f"{record['seconds']:.0f}"
     return "| " + " | ".join([record["problem"], *cells, *shown, share, seconds, why]) + " |"
 
@@ -216,12 +232,15 @@ def main() -> None:
     parser.add_argument("folders", nargs="*", type=Path, metavar="DIR", help="what `kernelgen kernelbench --out` wrote")
     parser.add_argument("--level", type=int, default=1)
     parser.add_argument("--evaluated", type=Path, metavar="FILE", help="what kernelbench_evaluate.py wrote")
+    parser.add_argument("--keep", action="store_true", help="keep the problems that the folders do not have")
     asked = parser.parse_args()
     if asked.folders or asked.evaluated:
         path = HERE / f"kernelbench{_suffix(asked.level)}.json"
         data = json.loads(path.read_text("utf-8")) if path.exists() else _empty(asked.level)
         if asked.folders:
-            data |= {"problems": collect(asked.folders), "taken": "all of the level"}
+            before = {r["problem"]: r for r in data["problems"]} if asked.keep else {}
+            found = before | {r["problem"]: r for r in collect(asked.folders)}
+            data |= {"problems": _in_order(found.values()), "taken": "all of the level"}
         if asked.evaluated:
             data["evaluated"] = json.loads(asked.evaluated.read_text("utf-8"))
         path.write_text(json.dumps(data, indent=1) + "\n", "utf-8")

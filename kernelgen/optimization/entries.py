@@ -39,9 +39,9 @@ from kernelgen.outcomes import Evaluation, Status
 from kernelgen.spec.model import CUSTOM
 from kernelgen.strategies import adopt
 
-SHOWN = 8
+SHOWN = 6
 """Candidates listed in a section; the journal has all of them."""
-DIFF_LINES = 24
+DIFF_LINES = 16
 """Of a diff, in a section; the journal has both kernels whole."""
 
 

@@ -61,7 +61,10 @@ def cdiv(a: int, b: int) -> int:
 
 
 # Each entry: maximum bytes of the tensor (None: no limit), kernel, launch options.
-SCHEDULES = ((None, bce_with_logits_kernel, {"BLOCK_SIZE": 2048, "num_warps": 4}),)
+SCHEDULES = (
+    (2097152, bce_with_logits_kernel, {"BLOCK_SIZE": 512, "num_warps": 4}),
+    (None, bce_with_logits_kernel, {"BLOCK_SIZE": 2048, "num_warps": 4}),
+)
 
 
 def pick_schedule(size: int):

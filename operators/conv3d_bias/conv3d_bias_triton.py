@@ -505,6 +505,7 @@ SCHEDULES = (
     ),
     (None, 7, None, torch.nn.functional.conv3d, {}),
     (32, 8, None, torch.nn.functional.conv3d, {"channels_last": True}),
+    (None, 8, None, torch.nn.functional.conv3d, {}),
     (
         64,
         None,

@@ -104,6 +104,83 @@ def cross_entropy_rows_row_kernel(
 
 
 @triton.jit
+def cross_entropy_rows_split_kernel(
+    logits_ptr,
+    row_max_parts_ptr,
+    denominator_parts_ptr,
+    M,
+    N,
+    stride_logits_0,
+    stride_logits_v,
+    BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    stride_logits_v = tl.cast(stride_logits_v, tl.int64)  # cols * stride may pass 2**31
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+    split = tl.program_id(1)
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
+    first = split * part
+    end = tl.minimum(first + part, N)
+
+    # starts at the lowest finite float32: a row may begin with -inf
+    row_max = -3.4028234663852886e38
+    denominator = 0.0
+    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        logits = tl.load(
+            logits_ptr + row * stride_logits_0 + cols * stride_logits_v,
+            mask=mask,
+            other=float("-inf"),
+            eviction_policy="evict_first",
+        ).to(tl.float32)
+        new_max = tl.maximum(row_max, tl.max(logits, axis=0))
+        block_sum = tl.sum(_exp(logits - new_max), axis=0)
+        denominator = denominator * _exp(row_max - new_max) + block_sum
+        row_max = new_max
+    slot = split.to(tl.int64) * M + row
+    tl.store(row_max_parts_ptr + slot, row_max)
+    tl.store(denominator_parts_ptr + slot, denominator)
+
+
+@triton.jit
+def cross_entropy_rows_join_kernel(
+    logits_ptr,
+    target_ptr,
+    row_max_parts_ptr,
+    denominator_parts_ptr,
+    loss_ptr,
+    M,
+    V,
+    stride_target_m,
+    stride_logits_0,
+    stride_logits_v,
+    SPLITS: tl.constexpr,
+):
+    stride_logits_v = tl.cast(stride_logits_v, tl.int64)  # cols * stride may pass 2**31
+    # combines the partial results of a row
+    row = tl.program_id(0).to(tl.int64)
+    parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
+    row_max_parts = tl.load(row_max_parts_ptr + parts)
+    row_max = tl.max(row_max_parts, axis=0)
+    denominator = tl.sum(
+        tl.load(denominator_parts_ptr + parts) * _exp(row_max_parts - row_max), axis=0
+    )
+    target = tl.load(target_ptr + row * stride_target_m)
+    target_logit = tl.load(
+        logits_ptr + row * stride_logits_0 + target * stride_logits_v,
+        mask=(target >= 0) & (target < V),
+        other=0.0,
+    ).to(tl.float32)
+    # return F.cross_entropy(logits, target, reduction='none')
+    row_loss = tl.log(denominator) - (target_logit - row_max)
+    loss = tl.where(target == -100, 0.0, row_loss)
+    tl.store(loss_ptr + row, loss)
+
+
+@triton.jit
 def cross_entropy_rows_looped_kernel(
     logits_ptr,
     target_ptr,
@@ -157,22 +234,36 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
-    (512, cross_entropy_rows_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
-    (4096, cross_entropy_rows_row_kernel, {"num_warps": 2}),
-    (8192, cross_entropy_rows_row_kernel, {"num_warps": 4}),
-    (16384, cross_entropy_rows_row_kernel, {"num_warps": 8}),
-    (32768, cross_entropy_rows_row_kernel, {"num_warps": 16}),
-    (None, cross_entropy_rows_looped_kernel, {"BLOCK_SIZE_N": 2048, "num_warps": 4}),
+    (512, None, cross_entropy_rows_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
+    (4096, None, cross_entropy_rows_row_kernel, {"num_warps": 2}),
+    (8192, None, cross_entropy_rows_row_kernel, {"num_warps": 4}),
+    (16384, None, cross_entropy_rows_row_kernel, {"num_warps": 8}),
+    (32768, None, cross_entropy_rows_row_kernel, {"num_warps": 16}),
+    (
+        None,
+        32,
+        cross_entropy_rows_split_kernel,
+        {"BLOCK_SIZE_N": 1024, "NUM_STAGES": 3, "SPLITS": 64, "num_warps": 4},
+    ),
+    (
+        None,
+        None,
+        cross_entropy_rows_looped_kernel,
+        {"BLOCK_SIZE_N": 2048, "num_warps": 4},
+    ),
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, rows: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_rows, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_rows is not None and rows > max_rows:
+            continue
+        return kernel, options
 
 
 def check_inputs(logits: torch.Tensor, target: torch.Tensor) -> None:
@@ -218,7 +309,7 @@ def cross_entropy_rows(logits: torch.Tensor, target: torch.Tensor) -> torch.Tens
         raise ValueError(
             f"cross_entropy_rows: at most 2**30 rows and columns, got {M} and {N}"
         )
-    kernel, options = pick_schedule(N * loss.element_size())
+    kernel, options = pick_schedule(N * loss.element_size(), M)
     # Triton launches on the current device
     with torch.cuda.device(logits.get_device()):
         if kernel is cross_entropy_rows_kernel:
@@ -246,6 +337,34 @@ def cross_entropy_rows(logits: torch.Tensor, target: torch.Tensor) -> torch.Tens
                 *logits.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
+            )
+        elif kernel is cross_entropy_rows_split_kernel:
+            row_max_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=logits.device
+            )
+            denominator_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=logits.device
+            )
+            kernel[(M, options["SPLITS"])](
+                logits,
+                row_max_parts,
+                denominator_parts,
+                M,
+                N,
+                *logits.stride(),
+                **options,
+            )
+            cross_entropy_rows_join_kernel[(M,)](
+                logits,
+                target,
+                row_max_parts,
+                denominator_parts,
+                loss,
+                M,
+                V,
+                *target.stride(),
+                *logits.stride(),
+                SPLITS=options["SPLITS"],
             )
         elif kernel is cross_entropy_rows_looped_kernel:
             kernel[(M,)](

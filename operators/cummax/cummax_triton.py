@@ -19,6 +19,13 @@ def _nan_maximum(a, b):
 
 
 @triton.jit
+def _nan_max(x, axis: tl.constexpr):
+    # torch propagates NaN, tl.max drops it
+    has_nan = tl.max((x != x).to(tl.int32), axis=axis)
+    return tl.where(has_nan > 0, float("nan"), tl.max(x, axis=axis))
+
+
+@triton.jit
 def cummax_kernel(
     x_ptr,
     out_ptr,
@@ -40,6 +47,87 @@ def cummax_kernel(
     # return torch.cummax(x, dim=-1).values
     out = tl.associative_scan(x, axis=0, combine_fn=_nan_maximum)
     tl.store(out_ptr + row * N + cols, out, mask=mask)
+
+
+@triton.jit
+def cummax_split_kernel(
+    x_ptr,
+    out_parts_ptr,
+    M,
+    N,
+    stride_xm,
+    stride_xn,
+    BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+    split = tl.program_id(1)
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
+    first = split * part
+    end = tl.minimum(first + part, N)
+
+    # out_total: out over the part so far
+    out_total = float("-inf")
+    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        x = tl.load(
+            x_ptr + row * stride_xm + cols * stride_xn,
+            mask=mask,
+            other=0.0,
+        ).to(tl.float32)
+        out_total = _nan_maximum(
+            out_total, _nan_max(tl.where(mask, x, float("-inf")), axis=0)
+        )
+    tl.store(out_parts_ptr + split.to(tl.int64) * M + row, out_total)
+
+
+@triton.jit
+def cummax_apply_kernel(
+    x_ptr,
+    out_parts_ptr,
+    out_ptr,
+    M,
+    N,
+    stride_xm,
+    stride_xn,
+    BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+    split = tl.program_id(1)
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
+    first = split * part
+    end = tl.minimum(first + part, N)
+    # combined result of the preceding parts
+    parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
+    is_before = tl.arange(0, SPLITS) < split
+    out_carry = _nan_max(
+        tl.load(out_parts_ptr + parts, mask=is_before, other=float("-inf")), axis=0
+    )
+
+    # out_carry: out at the end of the block before
+    is_last = tl.arange(0, BLOCK_SIZE_N) == BLOCK_SIZE_N - 1
+    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        x = tl.load(
+            x_ptr + row * stride_xm + cols * stride_xn,
+            mask=mask,
+            other=0.0,
+        ).to(tl.float32)
+        # return torch.cummax(x, dim=-1).values
+        out = _nan_maximum(
+            out_carry, tl.associative_scan(x, axis=0, combine_fn=_nan_maximum)
+        )
+        tl.store(out_ptr + row * N + cols, out, mask=mask)
+        out_carry = tl.sum(tl.where(is_last, out, 0.0), axis=0)
 
 
 @triton.jit
@@ -80,12 +168,20 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
-    (2048, cummax_kernel, {"num_warps": 1}),
-    (8192, cummax_kernel, {"num_warps": 4}),
-    (32768, cummax_kernel, {"num_warps": 8}),
+    (2048, 128, cummax_kernel, {"num_warps": 4}),
+    (2048, None, cummax_kernel, {"num_warps": 1}),
+    (8192, None, cummax_kernel, {"num_warps": 4}),
+    (32768, None, cummax_kernel, {"num_warps": 8}),
     (
+        None,
+        16,
+        cummax_split_kernel,
+        {"BLOCK_SIZE_N": 4096, "NUM_STAGES": 3, "SPLITS": 32, "num_warps": 8},
+    ),
+    (
+        None,
         None,
         cummax_looped_kernel,
         {"BLOCK_SIZE_N": 4096, "NUM_STAGES": 3, "num_warps": 8},
@@ -93,11 +189,14 @@ SCHEDULES = (
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, rows: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_rows, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_rows is not None and rows > max_rows:
+            continue
+        return kernel, options
 
 
 def check_inputs(x: torch.Tensor) -> None:
@@ -123,7 +222,7 @@ def cummax(x: torch.Tensor) -> torch.Tensor:
     if M > 2**30 or N > 2**30:
         raise ValueError(f"cummax: at most 2**30 rows and columns, got {M} and {N}")
     x_view = x if x.ndim == 2 else x.reshape(M, N)
-    kernel, options = pick_schedule(N * out.element_size())
+    kernel, options = pick_schedule(N * out.element_size(), M)
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is cummax_kernel:
             kernel[(M,)](
@@ -132,6 +231,27 @@ def cummax(x: torch.Tensor) -> torch.Tensor:
                 N,
                 *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
+                **options,
+            )
+        elif kernel is cummax_split_kernel:
+            out_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=x.device
+            )
+            kernel[(M, options["SPLITS"])](
+                x_view,
+                out_parts,
+                M,
+                N,
+                *x_view.stride(),
+                **options,
+            )
+            cummax_apply_kernel[(M, options["SPLITS"])](
+                x_view,
+                out_parts,
+                out,
+                M,
+                N,
+                *x_view.stride(),
                 **options,
             )
         elif kernel is cummax_looped_kernel:

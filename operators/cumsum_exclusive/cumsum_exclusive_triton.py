@@ -82,29 +82,131 @@ def cumsum_exclusive_looped_kernel(
         cumsum_carry, cumsum_lost = _two_sum(cumsum_carry, cumsum_lost + cumsum_end)
 
 
+@triton.jit
+def cumsum_exclusive_split_kernel(
+    x_ptr,
+    cumsum_parts_ptr,
+    M,
+    N,
+    stride_x0,
+    stride_xd,
+    BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    stride_xd = tl.cast(stride_xd, tl.int64)  # cols * stride may pass 2**31
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+    split = tl.program_id(1)
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
+    first = split * part
+    end = tl.minimum(first + part, N)
+
+    # cumsum_total: cumsum over the part so far
+    # cumsum_lost: rounding error of cumsum_total
+    cumsum_total = 0.0
+    cumsum_lost = 0.0
+    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        x = tl.load(
+            x_ptr + row * stride_x0 + (cols - 1) * stride_xd,
+            mask=mask & (cols >= 1),
+            other=0.0,
+        ).to(tl.float32)
+        cumsum_end = tl.sum(x, axis=0)
+        cumsum_total, cumsum_lost = _two_sum(cumsum_total, cumsum_lost + cumsum_end)
+    tl.store(
+        cumsum_parts_ptr + split.to(tl.int64) * M + row, cumsum_total + cumsum_lost
+    )
+
+
+@triton.jit
+def cumsum_exclusive_apply_kernel(
+    x_ptr,
+    cumsum_parts_ptr,
+    out_ptr,
+    M,
+    N,
+    stride_x0,
+    stride_xd,
+    BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    stride_xd = tl.cast(stride_xd, tl.int64)  # cols * stride may pass 2**31
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+    split = tl.program_id(1)
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
+    first = split * part
+    end = tl.minimum(first + part, N)
+    # combined result of the preceding parts
+    parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
+    is_before = tl.arange(0, SPLITS) < split
+    cumsum_carry = tl.sum(
+        tl.load(cumsum_parts_ptr + parts, mask=is_before, other=0.0), axis=0
+    )
+    cumsum_lost = 0.0
+
+    # cumsum_carry: cumsum at the end of the block before
+    # cumsum_lost: rounding error of cumsum_carry
+    is_last = tl.arange(0, BLOCK_SIZE_N) == BLOCK_SIZE_N - 1
+    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        x = tl.load(
+            x_ptr + row * stride_x0 + (cols - 1) * stride_xd,
+            mask=mask & (cols >= 1),
+            other=0.0,
+        ).to(tl.float32)
+        # cumsum = torch.cumsum(x[..., :-1], dim=-1)
+        cumsum_block = tl.cumsum(x, axis=0)
+        cumsum = cumsum_carry + (cumsum_lost + cumsum_block)
+        tl.store(out_ptr + row * N + cols, cumsum, mask=mask)
+        cumsum_end = tl.sum(tl.where(is_last, cumsum_block, 0.0), axis=0)
+        cumsum_carry, cumsum_lost = _two_sum(cumsum_carry, cumsum_lost + cumsum_end)
+
+
 def next_power_of_2(n: int) -> int:
     """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
-    (2048, cumsum_exclusive_kernel, {"num_warps": 1}),
-    (8192, cumsum_exclusive_kernel, {"num_warps": 4}),
-    (32768, cumsum_exclusive_kernel, {"num_warps": 8}),
+    (2048, 128, cumsum_exclusive_kernel, {"num_warps": 4}),
+    (2048, None, cumsum_exclusive_kernel, {"num_warps": 1}),
+    (8192, None, cumsum_exclusive_kernel, {"num_warps": 4}),
     (
+        32768,
         None,
         cumsum_exclusive_looped_kernel,
-        {"BLOCK_SIZE_N": 4096, "NUM_STAGES": 3, "num_warps": 8},
+        {"BLOCK_SIZE_N": 2048, "NUM_STAGES": 3, "num_warps": 4},
+    ),
+    (
+        None,
+        16,
+        cumsum_exclusive_split_kernel,
+        {"BLOCK_SIZE_N": 2048, "NUM_STAGES": 3, "SPLITS": 32, "num_warps": 4},
+    ),
+    (
+        None,
+        None,
+        cumsum_exclusive_looped_kernel,
+        {"BLOCK_SIZE_N": 2048, "NUM_STAGES": 3, "num_warps": 4},
     ),
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, rows: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_rows, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_rows is not None and rows > max_rows:
+            continue
+        return kernel, options
 
 
 def check_inputs(x: torch.Tensor) -> None:
@@ -133,7 +235,7 @@ def cumsum_exclusive(x: torch.Tensor) -> torch.Tensor:
             f"cumsum_exclusive: at most 2**30 rows and columns, got {M} and {N}"
         )
     x_view = x if x.ndim == 2 else x.reshape(x.shape[:-1].numel(), x.shape[-1])
-    kernel, options = pick_schedule(N * out.element_size())
+    kernel, options = pick_schedule(N * out.element_size(), M)
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is cumsum_exclusive_kernel:
             kernel[(M,)](
@@ -148,6 +250,27 @@ def cumsum_exclusive(x: torch.Tensor) -> torch.Tensor:
             kernel[(M,)](
                 x_view,
                 out,
+                N,
+                *x_view.stride(),
+                **options,
+            )
+        elif kernel is cumsum_exclusive_split_kernel:
+            cumsum_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=x.device
+            )
+            kernel[(M, options["SPLITS"])](
+                x_view,
+                cumsum_parts,
+                M,
+                N,
+                *x_view.stride(),
+                **options,
+            )
+            cumsum_exclusive_apply_kernel[(M, options["SPLITS"])](
+                x_view,
+                cumsum_parts,
+                out,
+                M,
                 N,
                 *x_view.stride(),
                 **options,

@@ -49,8 +49,13 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of the tensor (None: no limit), kernel, launch options.
 SCHEDULES = (
+    (
+        4194304,
+        dequantize_fp8_blocks_kernel,
+        {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 128, "num_warps": 4},
+    ),
     (
         None,
         dequantize_fp8_blocks_kernel,
@@ -60,7 +65,7 @@ SCHEDULES = (
 
 
 def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
+    """The kernel and the launch options for a tensor of `size` bytes."""
     for most, kernel, options in SCHEDULES:
         if most is None or size <= most:
             return kernel, options
@@ -122,7 +127,7 @@ def dequantize_fp8_blocks(levels: torch.Tensor, scale: torch.Tensor) -> torch.Te
         )
     levels_view = levels.reshape(M, N)
     scale_view = scale if scale.ndim == 1 else scale.reshape(M)
-    kernel, options = pick_schedule(N * out.element_size())
+    kernel, options = pick_schedule(M * N * out.element_size())
     # Triton launches on the current device
     with torch.cuda.device(levels.get_device()):
         grid = (cdiv(M, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))

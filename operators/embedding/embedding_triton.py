@@ -48,11 +48,29 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row and bytes of the tensor (None: no limit), kernel,
+# launch options.
 SCHEDULES = (
-    (256, embedding_kernel, {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 8}),
-    (1024, embedding_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8}),
     (
+        256,
+        None,
+        embedding_kernel,
+        {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 8},
+    ),
+    (
+        1024,
+        4194304,
+        embedding_kernel,
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 2},
+    ),
+    (
+        1024,
+        None,
+        embedding_kernel,
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
+    ),
+    (
+        None,
         None,
         embedding_kernel,
         {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8},
@@ -60,11 +78,14 @@ SCHEDULES = (
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, tensor_bytes: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_tensor_bytes, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_tensor_bytes is not None and tensor_bytes > max_tensor_bytes:
+            continue
+        return kernel, options
 
 
 def check_inputs(weight: torch.Tensor, index: torch.Tensor) -> None:
@@ -104,7 +125,7 @@ def embedding(weight: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
             f"embedding: at most 2**34 rows and 8388480 columns, got {M} and {N}"
         )
     index_view = index if index.ndim == 1 else index.reshape(M)
-    kernel, options = pick_schedule(N * out.element_size())
+    kernel, options = pick_schedule(N * out.element_size(), M * N * out.element_size())
     # Triton launches on the current device
     with torch.cuda.device(weight.get_device()):
         grid = (cdiv(M, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))

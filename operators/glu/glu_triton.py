@@ -97,15 +97,47 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row, rows and bytes of the tensor (None: no limit),
+# kernel, launch options.
 SCHEDULES = (
-    (1024, glu_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8}),
     (
-        2048,
+        1024,
+        None,
+        4194304,
+        glu_kernel,
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 2},
+    ),
+    (
+        1024,
+        None,
+        None,
+        glu_kernel,
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
+    ),
+    (
+        None,
+        2,
+        4194304,
         glu_1d_grid_kernel,
         {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
     ),
     (
+        None,
+        None,
+        4194304,
+        glu_kernel,
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
+    ),
+    (
+        2048,
+        None,
+        None,
+        glu_1d_grid_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
+    ),
+    (
+        None,
+        None,
         None,
         glu_1d_grid_kernel,
         {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 4},
@@ -113,11 +145,16 @@ SCHEDULES = (
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, rows: int, tensor_bytes: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_rows, max_tensor_bytes, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_rows is not None and rows > max_rows:
+            continue
+        if max_tensor_bytes is not None and tensor_bytes > max_tensor_bytes:
+            continue
+        return kernel, options
 
 
 def check_inputs(x: torch.Tensor) -> None:
@@ -148,7 +185,9 @@ def glu(x: torch.Tensor) -> torch.Tensor:
             f"glu: at most 2**32 rows and 33553920 columns, got {M} and {N}"
         )
     x_view = x if x.ndim == 2 else x.reshape(x.shape[:-1].numel(), x.shape[-1])
-    kernel, options = pick_schedule(N * out.element_size())
+    kernel, options = pick_schedule(
+        N * out.element_size(), M, M * N * out.element_size()
+    )
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is glu_kernel:
             grid = (cdiv(M, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))

@@ -328,6 +328,117 @@ def group_norm_silu_alone_kernel(
         tl.store(out_ptr + row * N + cols, out, mask=mask, cache_modifier=".cs")
 
 
+@triton.jit
+def group_norm_silu_split_kernel(
+    x_ptr,
+    mean_parts_ptr,
+    square_sum_parts_ptr,
+    M,
+    stride_xm,
+    stride_xn,
+    N: tl.constexpr,  # compiled for each row length
+    BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+    split = tl.program_id(1)
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
+    first = split * part
+    end = tl.minimum(first + part, N)
+
+    mean = 0.0
+    square_sum = 0.0
+    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        x = tl.load(
+            x_ptr + row * stride_xm + cols * stride_xn,
+            mask=mask,
+            other=0.0,
+        ).to(tl.float32)
+        walked = start - first
+        block_count = tl.minimum(BLOCK_SIZE_N, N - start)
+        block_mean = tl.sum(x, axis=0) / block_count
+        block_centered = tl.where(mask, x - block_mean, 0.0)
+        block_squares = tl.sum(block_centered * block_centered, axis=0)
+        block_shift = block_mean - mean
+        block_share = block_count / (walked + block_count)
+        mean += block_shift * block_share
+        square_sum += block_squares + block_shift * block_shift * walked * block_share
+    slot = split.to(tl.int64) * M + row
+    tl.store(mean_parts_ptr + slot, mean)
+    tl.store(square_sum_parts_ptr + slot, square_sum)
+
+
+@triton.jit
+def group_norm_silu_apply_kernel(
+    x_ptr,
+    weight_ptr,
+    bias_ptr,
+    mean_parts_ptr,
+    square_sum_parts_ptr,
+    out_ptr,
+    M,
+    stride_xm,
+    stride_xn,
+    stride_weight_index_1,
+    stride_weight_k,
+    stride_bias_index_1,
+    stride_bias_k,
+    N: tl.constexpr,  # compiled for each row length
+    HW: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    stride_weight_k = tl.cast(stride_weight_k, tl.int64)
+    stride_bias_k = tl.cast(stride_bias_k, tl.int64)
+    # one tile of a row per program
+    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    # int64: row * N may pass 2**31
+    row = (tl.program_id(0) // num_tiles_n).to(tl.int64)
+    tile = tl.program_id(0) % num_tiles_n
+    cols = tile * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    mask = cols < N
+    # elements per partial result
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N
+    # int32 suffices: faster division
+    short_row = row.to(tl.int32)
+    index_1 = (short_row % 32).to(tl.int64)
+    parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
+    part_counts = tl.minimum(tl.maximum(N - tl.arange(0, SPLITS) * part, 0), part)
+    mean_parts = tl.load(mean_parts_ptr + parts)
+    mean = tl.sum(mean_parts * part_counts, axis=0) / N
+    mean_shifts = mean_parts - mean
+    square_sum_shifts = part_counts * mean_shifts * mean_shifts
+    square_sum = tl.sum(
+        tl.load(square_sum_parts_ptr + parts) + square_sum_shifts, axis=0
+    )
+    # return F.silu(F.group_norm(x, 32, weight, bias, eps=1e-06))
+    rstd = tl.rsqrt(square_sum / N + 1e-6)
+    k = cols // HW
+    x = tl.load(
+        x_ptr + row * stride_xm + cols * stride_xn,
+        mask=mask,
+        eviction_policy="evict_last",
+    ).to(tl.float32)
+    weight = tl.load(
+        weight_ptr + index_1 * stride_weight_index_1 + k * stride_weight_k,
+        mask=mask,
+    ).to(tl.float32)
+    bias = tl.load(
+        bias_ptr + index_1 * stride_bias_index_1 + k * stride_bias_k,
+        mask=mask,
+    ).to(tl.float32)
+    centered = x - mean
+    total = centered * rstd * weight + bias
+    out = total * _sigmoid(total)
+    tl.store(out_ptr + row * N + cols, out, mask=mask, cache_modifier=".cs")
+
+
 @functools.cache
 def num_sms(device: torch.device) -> int:
     """Number of SMs; 0 in Triton's interpreter, which runs one program at a time."""
@@ -367,10 +478,16 @@ SCHEDULES = (
     (16384, None, group_norm_silu_row_kernel, {"num_warps": 8}),
     (32768, None, group_norm_silu_row_kernel, {"num_warps": 16}),
     (
-        None,
+        4194304,
         None,
         group_norm_silu_cooperative_kernel,
         {"BLOCK_SIZE_N": 4096, "maxnreg": 96, "num_warps": 2},
+    ),
+    (
+        None,
+        None,
+        group_norm_silu_split_kernel,
+        {"BLOCK_SIZE_N": 1024, "NUM_STAGES": 3, "SPLITS": 32, "num_warps": 4},
     ),
 )
 
@@ -529,4 +646,38 @@ def group_norm_silu(
                     BLOCK_SIZE_N=16384,
                     num_warps=8,
                 )
+        elif kernel is group_norm_silu_split_kernel:
+            num_tiles = M * cdiv(N, options["BLOCK_SIZE_N"])
+            mean_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=x.device
+            )
+            square_sum_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=x.device
+            )
+            kernel[(M, options["SPLITS"])](
+                x_view,
+                mean_parts,
+                square_sum_parts,
+                M,
+                *x_view.stride(),
+                N=N,
+                **options,
+            )
+            group_norm_silu_apply_kernel[(num_tiles,)](
+                x_view,
+                weight_view,
+                bias_view,
+                mean_parts,
+                square_sum_parts,
+                out,
+                M,
+                *x_view.stride(),
+                *weight_view.stride(),
+                *bias_view.stride(),
+                N=N,
+                HW=HW,
+                BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
+                SPLITS=options["SPLITS"],
+                num_warps=options["num_warps"],
+            )
     return out

@@ -43,6 +43,53 @@ def _add_rows(
 
 @triton.jit
 def index_add_kernel(
+    x_ptr,
+    index_ptr,
+    source_ptr,
+    out_ptr,
+    M,
+    N,
+    V,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+    BLOCK_SIZE_V: tl.constexpr,
+):
+    # one tile of the result per program, added to in the order of the index
+    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    first = (tl.program_id(0) // num_tiles_n).to(tl.int64) * BLOCK_SIZE_V
+    rows = first + tl.arange(0, BLOCK_SIZE_V)
+    cols = tl.program_id(0) % num_tiles_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    col_mask = cols < N
+    mask = (rows < V)[:, None] & col_mask[None, :]
+    offsets = rows[:, None] * N + cols[None, :]
+    out = tl.load(x_ptr + offsets, mask=mask).to(tl.float32)
+    # accumulated rounding error of the sums (compensated summation)
+    lost = tl.zeros([BLOCK_SIZE_V, BLOCK_SIZE_N], tl.float32)
+    # return x.index_add(0, index, source)
+    for start in range(0, M, BLOCK_SIZE_M):
+        places = start + tl.arange(0, BLOCK_SIZE_M)
+        index = tl.load(index_ptr + places, mask=places < M, other=-1)
+        is_own = index >= first
+        is_own &= index < first + BLOCK_SIZE_V
+        left = tl.where(is_own, places, M)
+        place = tl.min(left, axis=0)
+        while place < M:
+            row = tl.load(index_ptr + place)
+            source = tl.load(
+                source_ptr + place.to(tl.int64) * N + cols,
+                mask=col_mask,
+            ).to(tl.float32)
+            is_named = rows[:, None] == row
+            total, error = _two_sum(out, source[None, :])
+            out = tl.where(is_named, total, out)
+            lost += tl.where(is_named, error, 0.0)
+            left = tl.where(left == place, M, left)
+            place = tl.min(left, axis=0)
+    tl.store(out_ptr + offsets, out + lost, mask=mask)
+
+
+@triton.jit
+def index_add_buckets_kernel(
     index_ptr,
     counts_ptr,
     buckets_ptr,
@@ -62,7 +109,7 @@ def index_add_kernel(
 
 
 @triton.jit
-def index_add_sums_kernel(
+def index_add_buckets_sums_kernel(
     x_ptr,
     source_ptr,
     counts_ptr,
@@ -96,7 +143,7 @@ def index_add_sums_kernel(
 
 
 @triton.jit
-def index_add_rest_kernel(
+def index_add_buckets_rest_kernel(
     x_ptr,
     index_ptr,
     source_ptr,
@@ -159,11 +206,16 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum rows (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
-        None,
+        64,
         index_add_kernel,
+        {"BLOCK_SIZE_M": 1024, "BLOCK_SIZE_N": 512, "BLOCK_SIZE_V": 4, "num_warps": 4},
+    ),
+    (
+        None,
+        index_add_buckets_kernel,
         {
             "BLOCK_SIZE_K": 4,
             "BLOCK_SIZE_L": 1024,
@@ -176,7 +228,7 @@ SCHEDULES = (
 
 
 def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
+    """The kernel and the launch options for `size` rows."""
     for most, kernel, options in SCHEDULES:
         if most is None or size <= most:
             return kernel, options
@@ -240,48 +292,64 @@ def index_add(
     V = x.shape[0]
     if max(M, N) > 2**30:
         raise ValueError(f"index_add: at most 2**30 rows and columns, got {M} and {N}")
-    kernel, options = pick_schedule(N * out.element_size())
+    kernel, options = pick_schedule(M)
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
-        slots = min(next_power_of_2(2 * (M // V) + 8), 128)
-        counts = torch.zeros(V, dtype=torch.int32, device=x.device)
-        buckets = torch.empty((V, slots), dtype=torch.int32, device=x.device)
-        kernel[(cdiv(M, options["BLOCK_SIZE_M"]),)](
-            index,
-            counts,
-            buckets,
-            M,
-            V,
-            SLOTS=slots,
-            num_warps=4,
-            BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
-        )
-        index_add_sums_kernel[(V * cdiv(N, options["BLOCK_SIZE_N"]),)](
-            x,
-            source,
-            counts,
-            buckets,
-            out,
-            M,
-            N,
-            SLOTS=slots,
-            BLOCK_SIZE_K=options["BLOCK_SIZE_K"],
-            BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
-            num_warps=options["num_warps"],
-        )
-        index_add_rest_kernel[(cdiv(V, 32) * cdiv(N, options["BLOCK_SIZE_N"]),)](
-            x,
-            index,
-            source,
-            counts,
-            out,
-            M,
-            N,
-            V,
-            SLOTS=slots,
-            BLOCK_SIZE_V=32,
-            BLOCK_SIZE_K=8,
-            num_warps=4,
-            BLOCK_SIZE_L=options["BLOCK_SIZE_L"],
-            BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
-        )
+        if kernel is index_add_kernel:
+            grid = (
+                cdiv(V, options["BLOCK_SIZE_V"]) * cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x,
+                index,
+                source,
+                out,
+                M,
+                N,
+                V,
+                **options,
+            )
+        elif kernel is index_add_buckets_kernel:
+            slots = min(next_power_of_2(2 * (M // V) + 8), 128)
+            counts = torch.zeros(V, dtype=torch.int32, device=x.device)
+            buckets = torch.empty((V, slots), dtype=torch.int32, device=x.device)
+            kernel[(cdiv(M, options["BLOCK_SIZE_M"]),)](
+                index,
+                counts,
+                buckets,
+                M,
+                V,
+                SLOTS=slots,
+                num_warps=4,
+                BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
+            )
+            index_add_buckets_sums_kernel[(V * cdiv(N, options["BLOCK_SIZE_N"]),)](
+                x,
+                source,
+                counts,
+                buckets,
+                out,
+                M,
+                N,
+                SLOTS=slots,
+                BLOCK_SIZE_K=options["BLOCK_SIZE_K"],
+                BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
+                num_warps=options["num_warps"],
+            )
+            grid = (cdiv(V, 32) * cdiv(N, options["BLOCK_SIZE_N"]),)
+            index_add_buckets_rest_kernel[grid](
+                x,
+                index,
+                source,
+                counts,
+                out,
+                M,
+                N,
+                V,
+                SLOTS=slots,
+                BLOCK_SIZE_V=32,
+                BLOCK_SIZE_K=8,
+                num_warps=4,
+                BLOCK_SIZE_L=options["BLOCK_SIZE_L"],
+                BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
+            )
     return out

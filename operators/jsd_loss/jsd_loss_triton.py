@@ -645,17 +645,12 @@ ROW_MAX_TO_DENOMINATOR_2_SCHEDULES = (
 )
 
 
-# Each entry: maximum rows (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 INTERMEDIATE_INTERMEDIATE_2_SCHEDULES = (
-    (
-        8192,
-        jsd_loss_intermediate_intermediate_2_kernel,
-        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 8},
-    ),
     (
         None,
         jsd_loss_intermediate_intermediate_2_kernel,
-        {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "num_warps": 8},
+        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 8, "num_warps": 1},
     ),
 )
 
@@ -871,14 +866,16 @@ def compute_intermediate_intermediate_2(
     M = student.numel()
     N = 2
     V = student.shape[1]
-    if M > 2**36 or N > 2**30:
+    if M > 2**35 or N > 2**30:
         raise ValueError(
-            "jsd_loss_intermediate_intermediate_2: at most 2**36 rows and 2**30 "
+            "jsd_loss_intermediate_intermediate_2: at most 2**35 rows and 2**30 "
             f"columns, got {M} and {N}"
         )
     teacher_view = teacher.reshape(M)
     student_view = student.reshape(M)
-    kernel, options = pick_schedule(INTERMEDIATE_INTERMEDIATE_2_SCHEDULES, M)
+    kernel, options = pick_schedule(
+        INTERMEDIATE_INTERMEDIATE_2_SCHEDULES, N * intermediate.element_size()
+    )
     grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
     kernel[grid](
         row_max,

@@ -513,8 +513,11 @@ def linear_int8(
         )
     x_view = x if x.ndim == 2 else x.reshape(M, K)
     kernel, options = pick_schedule(M)
-    fits = fit_descriptors(x_view, weight, out.view(M, N)) and K % 8 == 0
-    if not fits and kernel in (linear_int8_boxes_kernel, linear_int8_written_kernel):
+    fits = fit_descriptors(x_view, weight, out.view(M, N))
+    if not fits and kernel is linear_int8_boxes_kernel:
+        kernel = linear_int8_pointers_kernel  # no TMA descriptors
+    fits = fit_descriptors(x_view, out.view(M, N)) and K % 8 == 0
+    if not fits and kernel is linear_int8_written_kernel:
         kernel = linear_int8_pointers_kernel  # no TMA descriptors
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is linear_int8_kernel:

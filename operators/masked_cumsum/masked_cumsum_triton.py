@@ -56,6 +56,104 @@ def masked_cumsum_kernel(
 
 
 @triton.jit
+def masked_cumsum_split_kernel(
+    x_ptr,
+    mask_ptr,
+    out_parts_ptr,
+    M,
+    N,
+    stride_mask_m,
+    stride_mask_n,
+    stride_xm,
+    stride_xn,
+    BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    stride_mask_n = tl.cast(stride_mask_n, tl.int64)  # cols * stride may pass 2**31
+    stride_xn = tl.cast(stride_xn, tl.int64)
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+    split = tl.program_id(1)
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
+    first = split * part
+    end = tl.minimum(first + part, N)
+
+    # out_total: out over the part so far
+    # out_lost: rounding error of out_total
+    out_total = 0.0
+    out_lost = 0.0
+    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        mask_tile = tl.load(
+            mask_ptr + row * stride_mask_m + cols * stride_mask_n, mask=mask, other=0
+        )
+        x = tl.load(
+            x_ptr + row * stride_xm + cols * stride_xn,
+            mask=mask,
+            other=0.0,
+        ).to(tl.float32)
+        out_end = tl.sum(tl.where(mask_tile, x, 0), axis=0)
+        out_total, out_lost = _two_sum(out_total, out_lost + out_end)
+    tl.store(out_parts_ptr + split.to(tl.int64) * M + row, out_total + out_lost)
+
+
+@triton.jit
+def masked_cumsum_apply_kernel(
+    x_ptr,
+    mask_ptr,
+    out_parts_ptr,
+    out_ptr,
+    M,
+    N,
+    stride_mask_m,
+    stride_mask_n,
+    stride_xm,
+    stride_xn,
+    BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    stride_mask_n = tl.cast(stride_mask_n, tl.int64)  # cols * stride may pass 2**31
+    stride_xn = tl.cast(stride_xn, tl.int64)
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+    split = tl.program_id(1)
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
+    first = split * part
+    end = tl.minimum(first + part, N)
+    # combined result of the preceding parts
+    parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
+    is_before = tl.arange(0, SPLITS) < split
+    out_carry = tl.sum(
+        tl.load(out_parts_ptr + parts, mask=is_before, other=0.0), axis=0
+    )
+    out_lost = 0.0
+
+    # out_carry: out at the end of the block before
+    # out_lost: rounding error of out_carry
+    is_last = tl.arange(0, BLOCK_SIZE_N) == BLOCK_SIZE_N - 1
+    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        mask_tile = tl.load(
+            mask_ptr + row * stride_mask_m + cols * stride_mask_n, mask=mask, other=0
+        )
+        x = tl.load(
+            x_ptr + row * stride_xm + cols * stride_xn,
+            mask=mask,
+            other=0.0,
+        ).to(tl.float32)
+        # return torch.where(mask, x, 0).cumsum(-1)
+        out_block = tl.cumsum(tl.where(mask_tile, x, 0), axis=0)
+        out = out_carry + (out_lost + out_block)
+        tl.store(out_ptr + row * N + cols, out, mask=mask)
+        out_end = tl.sum(tl.where(is_last, out_block, 0.0), axis=0)
+        out_carry, out_lost = _two_sum(out_carry, out_lost + out_end)
+
+
+@triton.jit
 def masked_cumsum_looped_kernel(
     x_ptr,
     mask_ptr,
@@ -102,12 +200,20 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
-    (2048, masked_cumsum_kernel, {"num_warps": 1}),
-    (8192, masked_cumsum_kernel, {"num_warps": 4}),
-    (32768, masked_cumsum_kernel, {"num_warps": 8}),
+    (2048, 128, masked_cumsum_kernel, {"num_warps": 4}),
+    (2048, None, masked_cumsum_kernel, {"num_warps": 1}),
+    (8192, None, masked_cumsum_kernel, {"num_warps": 4}),
+    (32768, None, masked_cumsum_kernel, {"num_warps": 8}),
     (
+        None,
+        16,
+        masked_cumsum_split_kernel,
+        {"BLOCK_SIZE_N": 4096, "NUM_STAGES": 3, "SPLITS": 32, "num_warps": 8},
+    ),
+    (
+        None,
         None,
         masked_cumsum_looped_kernel,
         {"BLOCK_SIZE_N": 4096, "NUM_STAGES": 3, "num_warps": 8},
@@ -115,11 +221,14 @@ SCHEDULES = (
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, rows: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_rows, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_rows is not None and rows > max_rows:
+            continue
+        return kernel, options
 
 
 def check_inputs(x: torch.Tensor, mask: torch.Tensor) -> None:
@@ -158,7 +267,7 @@ def masked_cumsum(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         )
     mask_view = mask if mask.ndim == 2 else mask.reshape(M, N)
     x_view = x if x.ndim == 2 else x.reshape(M, N)
-    kernel, options = pick_schedule(N * out.element_size())
+    kernel, options = pick_schedule(N * out.element_size(), M)
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is masked_cumsum_kernel:
             kernel[(M,)](
@@ -169,6 +278,31 @@ def masked_cumsum(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
                 *mask_view.stride(),
                 *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
+                **options,
+            )
+        elif kernel is masked_cumsum_split_kernel:
+            out_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=x.device
+            )
+            kernel[(M, options["SPLITS"])](
+                x_view,
+                mask_view,
+                out_parts,
+                M,
+                N,
+                *mask_view.stride(),
+                *x_view.stride(),
+                **options,
+            )
+            masked_cumsum_apply_kernel[(M, options["SPLITS"])](
+                x_view,
+                mask_view,
+                out_parts,
+                out,
+                M,
+                N,
+                *mask_view.stride(),
+                *x_view.stride(),
                 **options,
             )
         elif kernel is masked_cumsum_looped_kernel:

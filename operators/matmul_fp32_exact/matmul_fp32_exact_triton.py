@@ -113,7 +113,9 @@ def matmul_fp32_exact_tiles_kernel(
             mask=k_mask[:, None] & col_mask[None, :],
             other=0.0,
         )
-        out = tl.dot(a, b, out, input_precision=PRECISION)
+        # added outside of the dot: matrix units truncate low bits when the accumulator
+        # is large
+        out += tl.dot(a, b, input_precision=PRECISION, max_num_imprecise_acc=BLOCK_K)
     tl.store(
         out_ptr + rows[:, None] * N + cols[None, :],
         out,
@@ -142,6 +144,8 @@ def matmul_fp32_exact_written_kernel(
     start = tile_k * BLOCK_K
     ks = (start + tl.arange(0, BLOCK_K)).to(tl.int64)
     k_mask = ks < K
+    # rows begin at 16 bytes
+    width = tl.cdiv(K, 4) * 4
     a = tl.load(
         a_ptr + rows[:, None] * stride_am + ks[None, :] * stride_ak,
         mask=row_mask[:, None] & k_mask[None, :],
@@ -150,14 +154,14 @@ def matmul_fp32_exact_written_kernel(
     left_high = _tf32(a)
     left_low = _tf32(a - left_high)
     tl.store(
-        left_high_ptr + rows[:, None] * K + ks[None, :],
+        left_high_ptr + rows[:, None] * width + ks[None, :],
         left_high,
-        mask=row_mask[:, None] & k_mask[None, :],
+        mask=row_mask[:, None] & (ks < width)[None, :],
     )
     tl.store(
-        left_low_ptr + rows[:, None] * K + ks[None, :],
+        left_low_ptr + rows[:, None] * width + ks[None, :],
         left_low,
-        mask=row_mask[:, None] & k_mask[None, :],
+        mask=row_mask[:, None] & (ks < width)[None, :],
     )
 
 
@@ -182,6 +186,8 @@ def matmul_fp32_exact_written_second_kernel(
     start = tile_k * BLOCK_K
     ks = (start + tl.arange(0, BLOCK_K)).to(tl.int64)
     k_mask = ks < K
+    # rows begin at 16 bytes
+    width = tl.cdiv(K, 4) * 4
     b = tl.load(
         b_ptr + ks[None, :] * stride_bk + cols[:, None] * stride_bn,
         mask=col_mask[:, None] & k_mask[None, :],
@@ -190,14 +196,14 @@ def matmul_fp32_exact_written_second_kernel(
     right_high = _tf32(b)
     right_low = _tf32(b - right_high)
     tl.store(
-        right_high_ptr + cols[:, None] * K + ks[None, :],
+        right_high_ptr + cols[:, None] * width + ks[None, :],
         right_high,
-        mask=col_mask[:, None] & k_mask[None, :],
+        mask=col_mask[:, None] & (ks < width)[None, :],
     )
     tl.store(
-        right_low_ptr + cols[:, None] * K + ks[None, :],
+        right_low_ptr + cols[:, None] * width + ks[None, :],
         right_low,
-        mask=col_mask[:, None] & k_mask[None, :],
+        mask=col_mask[:, None] & (ks < width)[None, :],
     )
 
 
@@ -234,6 +240,8 @@ def matmul_fp32_exact_written_product_kernel(
         right_high = right_high_desc.load([first_col, start]).T
         left_low = left_low_desc.load([first_row, start])
         right_low = right_low_desc.load([first_col, start]).T
+        rest = tl.dot(right_low.T, left_high.T, rest, input_precision=PRECISION)
+        rest = tl.dot(right_high.T, left_low.T, rest, input_precision=PRECISION)
         # added outside of the dot: matrix units truncate low bits when the accumulator
         # is large
         out += tl.dot(
@@ -242,8 +250,6 @@ def matmul_fp32_exact_written_product_kernel(
             input_precision=PRECISION,
             max_num_imprecise_acc=BLOCK_K,
         )
-        rest = tl.dot(right_low.T, left_high.T, rest, input_precision=PRECISION)
-        rest = tl.dot(right_high.T, left_low.T, rest, input_precision=PRECISION)
     # NaN where an operand is infinite
     out += tl.where(rest == rest, rest, 0.0)
     out = out.T
@@ -344,7 +350,7 @@ def matmul_fp32_exact(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
             f"elements, got {M}, {N}, {K}"
         )
     kernel, options = pick_schedule(M)
-    fits = has_copy_engine(a.device) and K % 8 == 0
+    fits = has_copy_engine(a.device) and K > 0
     if not fits and kernel is matmul_fp32_exact_written_kernel:
         kernel = matmul_fp32_exact_tiles_kernel  # no TMA descriptors
     with torch.cuda.device(a.get_device()):  # Triton launches on the current device
@@ -379,10 +385,18 @@ def matmul_fp32_exact(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         elif kernel is matmul_fp32_exact_written_kernel:
             tiles_m = cdiv(M, options["BLOCK_M"])
             tiles_n = cdiv(N, options["BLOCK_N"])
-            left_high = torch.empty((M, K), dtype=torch.float32, device=a.device)
-            left_low = torch.empty((M, K), dtype=torch.float32, device=a.device)
-            right_high = torch.empty((N, K), dtype=torch.float32, device=a.device)
-            right_low = torch.empty((N, K), dtype=torch.float32, device=a.device)
+            left_high = torch.empty(
+                (M, cdiv(K, 4) * 4), dtype=torch.float32, device=a.device
+            )
+            left_low = torch.empty(
+                (M, cdiv(K, 4) * 4), dtype=torch.float32, device=a.device
+            )
+            right_high = torch.empty(
+                (N, cdiv(K, 4) * 4), dtype=torch.float32, device=a.device
+            )
+            right_low = torch.empty(
+                (N, cdiv(K, 4) * 4), dtype=torch.float32, device=a.device
+            )
             left_high_desc = TensorDescriptor.from_tensor(
                 left_high, [options["BLOCK_M"], options["BLOCK_K"]]
             )

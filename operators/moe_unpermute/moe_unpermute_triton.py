@@ -80,23 +80,18 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-# Each entry: maximum rows (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
 SCHEDULES = (
-    (
-        8192,
-        moe_unpermute_kernel,
-        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 8},
-    ),
     (
         None,
         moe_unpermute_kernel,
-        {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "num_warps": 8},
+        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 8, "num_warps": 1},
     ),
 )
 
 
 def pick_schedule(size: int):
-    """The kernel and the launch options for `size` rows."""
+    """The kernel and the launch options for a row of `size` bytes."""
     for most, kernel, options in SCHEDULES:
         if most is None or size <= most:
             return kernel, options
@@ -166,11 +161,11 @@ def moe_unpermute(
     N = places.shape[1]
     D = permuted.shape[1]
     R = permuted.shape[0]
-    if M > 2**36 or N > 2**30:
+    if M > 2**35 or N > 2**30:
         raise ValueError(
-            f"moe_unpermute: at most 2**36 rows and 2**30 columns, got {M} and {N}"
+            f"moe_unpermute: at most 2**35 rows and 2**30 columns, got {M} and {N}"
         )
-    kernel, options = pick_schedule(M)
+    kernel, options = pick_schedule(N * out.element_size())
     # Triton launches on the current device
     with torch.cuda.device(permuted.get_device()):
         grid = (cdiv(M, options["BLOCK_SIZE_M"]),)

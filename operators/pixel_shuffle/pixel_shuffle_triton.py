@@ -67,34 +67,103 @@ def pixel_shuffle_kernel(
     )
 
 
+@triton.jit
+def pixel_shuffle_specialize_kernel(
+    x_ptr,
+    out_ptr,
+    C,
+    stride_xb,
+    N: tl.constexpr,  # compiled for each row length
+    OUT_H: tl.constexpr,
+    stride_x1: tl.constexpr,
+    stride_xh: tl.constexpr,
+    stride_xw: tl.constexpr,
+    stride_out_m: tl.constexpr,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_xb = tl.cast(stride_xb, tl.int64)  # offsets may pass 2**31
+    stride_x1 = tl.cast(stride_x1, tl.int64)
+    stride_xh = tl.cast(stride_xh, tl.int64)
+    stride_xw = tl.cast(stride_xw, tl.int64)
+    stride_out_m = tl.cast(stride_out_m, tl.int64)
+    # one tile of rows and columns of one plane per program
+    num_tiles_m = tl.cdiv(OUT_H, BLOCK_SIZE_M)
+    plane = tl.program_id(0) // num_tiles_m
+    pid_m = tl.program_id(0) % num_tiles_m
+    pid_n = tl.program_id(1)
+    b = (plane // C).to(tl.int64)
+    c = (plane % C).to(tl.int64)
+    x_plane = x_ptr + b * stride_xb
+    cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    col_mask = cols < N
+    h = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    rows = plane.to(tl.int64) * OUT_H + h  # int64: rows * N may pass 2**31
+    row_mask = h < OUT_H
+    mask = row_mask[:, None] & col_mask[None, :]
+    # 8 bytes per thread, half of its pairs: no exchange between threads
+    cols = tl.max_contiguous(cols, 64 // x_ptr.dtype.element_ty.primitive_bitwidth)
+    # adjacent elements belong to both parts: loaded and stored together
+    pairs = 2 * pid_n * BLOCK_SIZE_N + tl.arange(0, 2 * BLOCK_SIZE_N)
+    pair_mask = row_mask[:, None] & (pairs < 2 * N)[None, :]
+    x_c = c * 4 + h % 2 * 2
+    x_h = h // 2
+    x_at = (
+        x_plane
+        + x_c[:, None] * stride_x1
+        + x_h[:, None] * stride_xh
+        + cols[None, :] * stride_xw
+    )
+    x = tl.load(x_at, mask=mask)
+    x_2 = tl.load(x_at + stride_x1, mask=mask)
+    out_pairs = tl.reshape(tl.join(x, x_2), pair_mask.shape)
+    tl.store(
+        out_ptr + rows[:, None] * stride_out_m + pairs[None, :],
+        out_pairs,
+        mask=pair_mask,
+    )
+
+
 def cdiv(a: int, b: int) -> int:
     """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row and bytes of the tensor (None: no limit), kernel,
+# launch options.
 SCHEDULES = (
     (
         128,
+        None,
         pixel_shuffle_kernel,
         {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "num_warps": 4},
     ),
     (
         256,
+        4194304,
+        pixel_shuffle_specialize_kernel,
+        {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 128, "num_warps": 4},
+    ),
+    (
+        256,
+        None,
         pixel_shuffle_kernel,
         {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 128, "num_warps": 4},
     ),
     (
         512,
+        None,
         pixel_shuffle_kernel,
         {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 256, "num_warps": 4},
     ),
     (
         1024,
+        None,
         pixel_shuffle_kernel,
         {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 512, "num_warps": 4},
     ),
     (
+        None,
         None,
         pixel_shuffle_kernel,
         {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
@@ -102,11 +171,14 @@ SCHEDULES = (
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, tensor_bytes: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_tensor_bytes, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_tensor_bytes is not None and tensor_bytes > max_tensor_bytes:
+            continue
+        return kernel, options
 
 
 def check_inputs(x: torch.Tensor) -> None:
@@ -146,20 +218,39 @@ def pixel_shuffle(x: torch.Tensor) -> torch.Tensor:
             f"columns, got {M}, {OUT_H} and {N}"
         )
     out_view = out.reshape(out.shape[:3].numel(), out.shape[3])
-    kernel, options = pick_schedule(N * out.element_size())
+    kernel, options = pick_schedule(N * out.element_size(), M * N * out.element_size())
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
-        grid = (
-            M // OUT_H * cdiv(OUT_H, options["BLOCK_SIZE_M"]),
-            cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            x,
-            out,
-            N,
-            OUT_H,
-            C,
-            *x.stride(),
-            out_view.stride(0),
-            **options,
-        )
+        if kernel is pixel_shuffle_kernel:
+            grid = (
+                M // OUT_H * cdiv(OUT_H, options["BLOCK_SIZE_M"]),
+                cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x,
+                out,
+                N,
+                OUT_H,
+                C,
+                *x.stride(),
+                out_view.stride(0),
+                **options,
+            )
+        elif kernel is pixel_shuffle_specialize_kernel:
+            grid = (
+                M // OUT_H * cdiv(OUT_H, options["BLOCK_SIZE_M"]),
+                cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x,
+                out,
+                C,
+                x.stride(0),
+                N=N,
+                OUT_H=OUT_H,
+                stride_x1=x.stride(1),
+                stride_xh=x.stride(2),
+                stride_xw=x.stride(3),
+                stride_out_m=out_view.stride(0),
+                **options,
+            )
     return out

@@ -75,6 +75,69 @@ def repeat_heads_kernel(
 
 
 @triton.jit
+def repeat_heads_specialize_kernel(
+    x_ptr,
+    out_ptr,
+    stride_out_b,
+    N: tl.constexpr,  # compiled for each row length
+    H: tl.constexpr,
+    stride_xm: tl.constexpr,
+    stride_xn: tl.constexpr,
+    stride_out_1: tl.constexpr,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_xm = tl.cast(stride_xm, tl.int64)  # offsets may pass 2**31
+    stride_xn = tl.cast(stride_xn, tl.int64)
+    stride_out_b = tl.cast(stride_out_b, tl.int64)
+    stride_out_1 = tl.cast(stride_out_1, tl.int64)
+    # one tile of rows and columns of one plane per program
+    num_tiles_m = tl.cdiv(H, BLOCK_SIZE_M)
+    plane = tl.program_id(0) // num_tiles_m
+    pid_m = tl.program_id(0) % num_tiles_m
+    pid_n = tl.program_id(1)
+    b = plane.to(tl.int64)
+    cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    col_mask = cols < N
+    h = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    rows = b * H + h  # int64: rows * N may pass 2**31
+    row_mask = h < H
+    mask = row_mask[:, None] & col_mask[None, :]
+    x = tl.load(
+        x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn, mask=mask
+    )
+    tl.store(
+        out_ptr + b * stride_out_b + (h * 4)[:, None] * stride_out_1 + cols[None, :],
+        x,
+        mask=mask,
+    )
+    tl.store(
+        out_ptr
+        + b * stride_out_b
+        + (h * 4 + 1)[:, None] * stride_out_1
+        + cols[None, :],
+        x,
+        mask=mask,
+    )
+    tl.store(
+        out_ptr
+        + b * stride_out_b
+        + (h * 4 + 2)[:, None] * stride_out_1
+        + cols[None, :],
+        x,
+        mask=mask,
+    )
+    tl.store(
+        out_ptr
+        + b * stride_out_b
+        + (h * 4 + 3)[:, None] * stride_out_1
+        + cols[None, :],
+        x,
+        mask=mask,
+    )
+
+
+@triton.jit
 def repeat_heads_tile_kernel(
     x_ptr,
     out_ptr,
@@ -147,29 +210,41 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row and bytes of the tensor (None: no limit), kernel,
+# launch options.
 SCHEDULES = (
     (
         128,
+        None,
         repeat_heads_kernel,
         {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 4},
     ),
     (
         256,
+        None,
         repeat_heads_kernel,
         {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 4},
     ),
     (
         512,
+        None,
         repeat_heads_kernel,
         {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 256, "num_warps": 4},
     ),
     (
         1024,
+        None,
         repeat_heads_kernel,
         {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 4},
     ),
     (
+        None,
+        4194304,
+        repeat_heads_specialize_kernel,
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 1024, "num_warps": 4},
+    ),
+    (
+        None,
         None,
         repeat_heads_tile_kernel,
         {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
@@ -177,11 +252,14 @@ SCHEDULES = (
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, tensor_bytes: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_tensor_bytes, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_tensor_bytes is not None and tensor_bytes > max_tensor_bytes:
+            continue
+        return kernel, options
 
 
 def check_inputs(x: torch.Tensor) -> None:
@@ -216,7 +294,7 @@ def repeat_heads(x: torch.Tensor) -> torch.Tensor:
         )
     x_view = x.reshape(M, N)
     out_view = out.reshape(out.shape[0], out.shape[1], out.shape[-2:].numel())
-    kernel, options = pick_schedule(N * out.element_size())
+    kernel, options = pick_schedule(N * out.element_size(), M * N * out.element_size())
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is repeat_heads_kernel:
             grid = (
@@ -231,6 +309,22 @@ def repeat_heads(x: torch.Tensor) -> torch.Tensor:
                 *x_view.stride(),
                 out_view.stride(0),
                 out_view.stride(1),
+                **options,
+            )
+        elif kernel is repeat_heads_specialize_kernel:
+            grid = (
+                M // H * cdiv(H, options["BLOCK_SIZE_M"]),
+                cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x_view,
+                out,
+                out_view.stride(0),
+                N=N,
+                H=H,
+                stride_xm=x_view.stride(0),
+                stride_xn=x_view.stride(1),
+                stride_out_1=out_view.stride(1),
                 **options,
             )
         elif kernel is repeat_heads_tile_kernel:

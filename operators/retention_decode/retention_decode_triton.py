@@ -275,7 +275,7 @@ SCHEDULES = (
         None,
         None,
         retention_decode_specialize_kernel,
-        {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "num_warps": 16},
+        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 128, "num_warps": 8},
     ),
 )
 
@@ -380,9 +380,9 @@ def retention_decode(
     N = state.shape[2]
     H = state.shape[1]
     V = state.shape[3]
-    if M > 2**36 or N > 2**30:
+    if M > 2**35 or N > 2**30:
         raise ValueError(
-            f"retention_decode: at most 2**36 rows and 2**30 columns, got {M} and {N}"
+            f"retention_decode: at most 2**35 rows and 2**30 columns, got {M} and {N}"
         )
     v_view = v.reshape(M)
     kernel, options = pick_schedule(N * out.element_size(), M)

@@ -83,29 +83,41 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row and bytes of the tensor (None: no limit), kernel,
+# launch options.
 SCHEDULES = (
     (
         128,
+        4194304,
+        rotary_interleaved_kernel,
+        {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 64, "num_warps": 4},
+    ),
+    (
+        128,
+        None,
         rotary_interleaved_kernel,
         {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 4},
     ),
     (
         256,
+        None,
         rotary_interleaved_kernel,
         {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 4},
     ),
     (
         512,
+        None,
         rotary_interleaved_kernel,
         {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 256, "num_warps": 4},
     ),
     (
         1024,
+        None,
         rotary_interleaved_kernel,
         {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 4},
     ),
     (
+        None,
         None,
         rotary_interleaved_kernel,
         {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 1024, "num_warps": 4},
@@ -113,11 +125,14 @@ SCHEDULES = (
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, tensor_bytes: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_tensor_bytes, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_tensor_bytes is not None and tensor_bytes > max_tensor_bytes:
+            continue
+        return kernel, options
 
 
 def check_inputs(
@@ -196,7 +211,7 @@ def rotary_interleaved(
         )
     q_view = q.reshape(q.shape[:3].numel(), q.shape[3])
     out_view = out.reshape(out.shape[:3].numel(), out.shape[3])
-    kernel, options = pick_schedule(N * out.element_size())
+    kernel, options = pick_schedule(N * out.element_size(), M * N * out.element_size())
     with torch.cuda.device(q.get_device()):  # Triton launches on the current device
         grid = (
             M // S * cdiv(S, options["BLOCK_SIZE_M"]),

@@ -99,20 +99,24 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
-    (1024, router_kernel, {"BLOCK_SIZE_M": 4, "num_warps": 1}),
-    (2048, router_kernel, {"BLOCK_SIZE_M": 2, "num_warps": 1}),
-    (16384, router_kernel, {"BLOCK_SIZE_M": 1, "num_warps": 4}),
-    (None, router_kernel, {"BLOCK_SIZE_M": 1, "num_warps": 16}),
+    (1024, 1024, router_kernel, {"BLOCK_SIZE_M": 4, "num_warps": 4}),
+    (1024, None, router_kernel, {"BLOCK_SIZE_M": 4, "num_warps": 1}),
+    (2048, None, router_kernel, {"BLOCK_SIZE_M": 2, "num_warps": 1}),
+    (16384, None, router_kernel, {"BLOCK_SIZE_M": 1, "num_warps": 4}),
+    (None, None, router_kernel, {"BLOCK_SIZE_M": 1, "num_warps": 16}),
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, rows: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_rows, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_rows is not None and rows > max_rows:
+            continue
+        return kernel, options
 
 
 def check_inputs(logits: torch.Tensor) -> None:
@@ -152,7 +156,7 @@ def router(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             f"router: at most 2**32 rows and 32768 columns, got {M} and {N}"
         )
     logits_view = logits if logits.ndim == 2 else logits.reshape(M, N)
-    kernel, options = pick_schedule(N * logits.element_size())
+    kernel, options = pick_schedule(N * logits.element_size(), M)
     # Triton launches on the current device
     with torch.cuda.device(logits.get_device()):
         grid = (cdiv(M, options["BLOCK_SIZE_M"]),)

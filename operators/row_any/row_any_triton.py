@@ -67,6 +67,57 @@ def row_any_row_kernel(
 
 
 @triton.jit
+def row_any_split_kernel(
+    x_ptr,
+    nonzero_count_parts_ptr,
+    M,
+    N,
+    stride_xm,
+    stride_xn,
+    BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+    split = tl.program_id(1)
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
+    first = split * part
+    end = tl.minimum(first + part, N)
+
+    nonzero_count_acc = tl.full((BLOCK_SIZE_N,), 0, tl.int32)
+    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        x = tl.load(
+            x_ptr + row * stride_xm + cols * stride_xn,
+            mask=mask,
+            other=0.0,
+            eviction_policy="evict_first",
+        ).to(tl.float32)
+        nonzero_count_acc += tl.where(mask, (x > 1).to(tl.int32), 0)
+    nonzero_count = tl.sum(nonzero_count_acc, axis=0)
+    tl.store(nonzero_count_parts_ptr + split.to(tl.int64) * M + row, nonzero_count)
+
+
+@triton.jit
+def row_any_join_kernel(
+    nonzero_count_parts_ptr,
+    out_ptr,
+    M,
+    SPLITS: tl.constexpr,
+):
+    # combines the partial results of a row
+    row = tl.program_id(0).to(tl.int64)
+    parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
+    nonzero_count = tl.sum(tl.load(nonzero_count_parts_ptr + parts), axis=0)
+    # return (x > 1).any(dim=-1)
+    out = nonzero_count != 0
+    tl.store(out_ptr + row, out)
+
+
+@triton.jit
 def row_any_looped_kernel(
     x_ptr,
     out_ptr,
@@ -106,22 +157,31 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
-    (512, row_any_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
-    (4096, row_any_row_kernel, {"num_warps": 4}),
-    (8192, row_any_row_kernel, {"num_warps": 8}),
-    (16384, row_any_row_kernel, {"num_warps": 16}),
-    (32768, row_any_row_kernel, {"num_warps": 16}),
-    (None, row_any_looped_kernel, {"BLOCK_SIZE_N": 2048, "num_warps": 16}),
+    (512, None, row_any_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
+    (4096, None, row_any_row_kernel, {"num_warps": 4}),
+    (8192, None, row_any_row_kernel, {"num_warps": 8}),
+    (16384, None, row_any_row_kernel, {"num_warps": 16}),
+    (32768, None, row_any_row_kernel, {"num_warps": 16}),
+    (
+        None,
+        16,
+        row_any_split_kernel,
+        {"BLOCK_SIZE_N": 1024, "NUM_STAGES": 3, "SPLITS": 64, "num_warps": 4},
+    ),
+    (None, None, row_any_looped_kernel, {"BLOCK_SIZE_N": 2048, "num_warps": 16}),
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, rows: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_rows, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_rows is not None and rows > max_rows:
+            continue
+        return kernel, options
 
 
 def check_inputs(x: torch.Tensor) -> None:
@@ -147,7 +207,7 @@ def row_any(x: torch.Tensor) -> torch.Tensor:
     if M > 2**30 or N > 2**30:
         raise ValueError(f"row_any: at most 2**30 rows and columns, got {M} and {N}")
     x_view = x if x.ndim == 2 else x.reshape(M, N)
-    kernel, options = pick_schedule(N * x.element_size())
+    kernel, options = pick_schedule(N * x.element_size(), M)
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is row_any_kernel:
             grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
@@ -168,6 +228,24 @@ def row_any(x: torch.Tensor) -> torch.Tensor:
                 *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
+            )
+        elif kernel is row_any_split_kernel:
+            nonzero_count_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.int32, device=x.device
+            )
+            kernel[(M, options["SPLITS"])](
+                x_view,
+                nonzero_count_parts,
+                M,
+                N,
+                *x_view.stride(),
+                **options,
+            )
+            row_any_join_kernel[(M,)](
+                nonzero_count_parts,
+                out,
+                M,
+                SPLITS=options["SPLITS"],
             )
         elif kernel is row_any_looped_kernel:
             kernel[(M,)](

@@ -67,6 +67,55 @@ def row_sum_row_kernel(
 
 
 @triton.jit
+def row_sum_split_kernel(
+    x_ptr,
+    out_parts_ptr,
+    M,
+    N,
+    stride_xm,
+    stride_xn,
+    BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+    split = tl.program_id(1)
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
+    first = split * part
+    end = tl.minimum(first + part, N)
+
+    out_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
+    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        x = tl.load(
+            x_ptr + row * stride_xm + cols * stride_xn,
+            mask=mask,
+            other=0.0,
+            eviction_policy="evict_first",
+        ).to(tl.float32)
+        out_acc += x
+    out = tl.sum(out_acc, axis=0)
+    tl.store(out_parts_ptr + split.to(tl.int64) * M + row, out)
+
+
+@triton.jit
+def row_sum_join_kernel(
+    out_parts_ptr,
+    out_ptr,
+    M,
+    SPLITS: tl.constexpr,
+):
+    # combines the partial results of a row
+    row = tl.program_id(0).to(tl.int64)
+    parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
+    out = tl.sum(tl.load(out_parts_ptr + parts), axis=0)
+    tl.store(out_ptr + row, out)
+
+
+@triton.jit
 def row_sum_looped_kernel(
     x_ptr,
     out_ptr,
@@ -104,22 +153,31 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
-    (512, row_sum_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
-    (4096, row_sum_row_kernel, {"num_warps": 4}),
-    (8192, row_sum_row_kernel, {"num_warps": 8}),
-    (16384, row_sum_row_kernel, {"num_warps": 16}),
-    (32768, row_sum_row_kernel, {"num_warps": 16}),
-    (None, row_sum_looped_kernel, {"BLOCK_SIZE_N": 2048, "num_warps": 16}),
+    (512, None, row_sum_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
+    (4096, None, row_sum_row_kernel, {"num_warps": 4}),
+    (8192, None, row_sum_row_kernel, {"num_warps": 8}),
+    (16384, None, row_sum_row_kernel, {"num_warps": 16}),
+    (32768, None, row_sum_row_kernel, {"num_warps": 16}),
+    (
+        None,
+        16,
+        row_sum_split_kernel,
+        {"BLOCK_SIZE_N": 1024, "NUM_STAGES": 3, "SPLITS": 64, "num_warps": 4},
+    ),
+    (None, None, row_sum_looped_kernel, {"BLOCK_SIZE_N": 2048, "num_warps": 16}),
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, rows: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_rows, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_rows is not None and rows > max_rows:
+            continue
+        return kernel, options
 
 
 def check_inputs(x: torch.Tensor) -> None:
@@ -145,7 +203,7 @@ def row_sum(x: torch.Tensor) -> torch.Tensor:
     if M > 2**30 or N > 2**30:
         raise ValueError(f"row_sum: at most 2**30 rows and columns, got {M} and {N}")
     x_view = x if x.ndim == 2 else x.reshape(M, N)
-    kernel, options = pick_schedule(N * out.element_size())
+    kernel, options = pick_schedule(N * out.element_size(), M)
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is row_sum_kernel:
             grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
@@ -166,6 +224,24 @@ def row_sum(x: torch.Tensor) -> torch.Tensor:
                 *x_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
+            )
+        elif kernel is row_sum_split_kernel:
+            out_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=x.device
+            )
+            kernel[(M, options["SPLITS"])](
+                x_view,
+                out_parts,
+                M,
+                N,
+                *x_view.stride(),
+                **options,
+            )
+            row_sum_join_kernel[(M,)](
+                out_parts,
+                out,
+                M,
+                SPLITS=options["SPLITS"],
             )
         elif kernel is row_sum_looped_kernel:
             kernel[(M,)](

@@ -15,6 +15,43 @@ def take_along_dim_kernel(
     x_ptr,
     index_ptr,
     out_ptr,
+    n_elements,
+    stride_index_m,
+    stride_index_n,
+    stride_xl,
+    stride_xb,
+    N: tl.constexpr,  # compiled for each row length
+    L: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+):
+    stride_index_n = tl.cast(stride_index_n, tl.int64)  # cols * stride may pass 2**31
+    stride_xb = tl.cast(stride_xb, tl.int64)
+    # consecutive elements of the result, each with its row and its column
+    first = tl.program_id(0).to(tl.int64) * BLOCK_SIZE  # int64: rows * N may pass 2**31
+    offsets = first + tl.arange(0, BLOCK_SIZE)
+    mask = offsets < n_elements
+    # counted from the start of their first row
+    run = (first % N).to(tl.int32) + tl.arange(0, BLOCK_SIZE)
+    rows = first // N + run // N
+    cols = run % N
+    index = tl.load(
+        index_ptr + rows * stride_index_m + cols * stride_index_n, mask=mask
+    )
+    # return torch.take_along_dim(x, index, dim=0)
+    chosen = tl.where(index < 0, index + L, index)
+    out = tl.load(
+        x_ptr + chosen * stride_xl + cols * stride_xb,
+        mask=mask & (chosen >= 0) & (chosen < L),
+        other=0.0,
+    )
+    tl.store(out_ptr + offsets, out, mask=mask)
+
+
+@triton.jit
+def take_along_dim_tile_kernel(
+    x_ptr,
+    index_ptr,
+    out_ptr,
     M,
     N,
     L,
@@ -53,18 +90,19 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of the tensor (None: no limit), kernel, launch options.
 SCHEDULES = (
+    (4194304, take_along_dim_kernel, {"BLOCK_SIZE": 1024, "num_warps": 4}),
     (
         None,
-        take_along_dim_kernel,
+        take_along_dim_tile_kernel,
         {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 8},
     ),
 )
 
 
 def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
+    """The kernel and the launch options for a tensor of `size` bytes."""
     for most, kernel, options in SCHEDULES:
         if most is None or size <= most:
             return kernel, options
@@ -106,23 +144,38 @@ def take_along_dim(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         return out
     M = index.shape[0]
     N = x.shape[1]
+    n_elements = M * N
     L = x.shape[0]
     if M > 2**35 or N > 4194240:
         raise ValueError(
             f"take_along_dim: at most 2**35 rows and 4194240 columns, got {M} and {N}"
         )
-    kernel, options = pick_schedule(N * out.element_size())
+    kernel, options = pick_schedule(M * N * out.element_size())
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
-        grid = (cdiv(M, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))
-        kernel[grid](
-            x,
-            index,
-            out,
-            M,
-            N,
-            L,
-            *index.stride(),
-            *x.stride(),
-            **options,
-        )
+        if kernel is take_along_dim_kernel:
+            grid = (cdiv(n_elements, options["BLOCK_SIZE"]),)
+            kernel[grid](
+                x,
+                index,
+                out,
+                n_elements,
+                *index.stride(),
+                *x.stride(),
+                N=N,
+                L=L,
+                **options,
+            )
+        elif kernel is take_along_dim_tile_kernel:
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))
+            kernel[grid](
+                x,
+                index,
+                out,
+                M,
+                N,
+                L,
+                *index.stride(),
+                *x.stride(),
+                **options,
+            )
     return out

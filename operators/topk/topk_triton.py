@@ -130,20 +130,24 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
-    (1024, topk_kernel, {"BLOCK_SIZE_M": 4, "num_warps": 1}),
-    (2048, topk_kernel, {"BLOCK_SIZE_M": 2, "num_warps": 1}),
-    (16384, topk_looped_kernel, {"BLOCK_SIZE_N": 1024, "num_warps": 1}),
-    (None, topk_looped_kernel, {"BLOCK_SIZE_N": 4096, "num_warps": 4}),
+    (1024, 1024, topk_kernel, {"BLOCK_SIZE_M": 4, "num_warps": 4}),
+    (1024, None, topk_kernel, {"BLOCK_SIZE_M": 4, "num_warps": 1}),
+    (2048, None, topk_kernel, {"BLOCK_SIZE_M": 2, "num_warps": 1}),
+    (16384, None, topk_looped_kernel, {"BLOCK_SIZE_N": 1024, "num_warps": 1}),
+    (None, None, topk_looped_kernel, {"BLOCK_SIZE_N": 4096, "num_warps": 4}),
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, rows: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_rows, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_rows is not None and rows > max_rows:
+            continue
+        return kernel, options
 
 
 def check_inputs(x: torch.Tensor) -> None:
@@ -172,7 +176,7 @@ def topk(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     if M > 2**32 or N > 2**30:
         raise ValueError(f"topk: at most 2**32 rows and 2**30 columns, got {M} and {N}")
     x_view = x if x.ndim == 2 else x.reshape(M, N)
-    kernel, options = pick_schedule(N * values.element_size())
+    kernel, options = pick_schedule(N * values.element_size(), M)
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is topk_kernel:
             grid = (cdiv(M, options["BLOCK_SIZE_M"]),)

@@ -13,6 +13,29 @@ import triton.language as tl
 def transpose_kernel(
     x_ptr,
     out_ptr,
+    n_elements,
+    stride_xn,
+    stride_xm,
+    N: tl.constexpr,  # compiled for each row length
+    BLOCK_SIZE: tl.constexpr,
+):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    # consecutive elements of the result, each with its row and its column
+    first = tl.program_id(0).to(tl.int64) * BLOCK_SIZE  # int64: rows * N may pass 2**31
+    offsets = first + tl.arange(0, BLOCK_SIZE)
+    mask = offsets < n_elements
+    # counted from the start of their first row
+    run = (first % N).to(tl.int32) + tl.arange(0, BLOCK_SIZE)
+    rows = first // N + run // N
+    cols = run % N
+    x = tl.load(x_ptr + cols * stride_xn + rows * stride_xm, mask=mask)
+    tl.store(out_ptr + offsets, x, mask=mask)
+
+
+@triton.jit
+def transpose_tile_kernel(
+    x_ptr,
+    out_ptr,
     M,
     N,
     stride_xn,
@@ -42,21 +65,33 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row and bytes of the tensor (None: no limit), kernel,
+# launch options.
 SCHEDULES = (
+    (8, None, transpose_kernel, {"BLOCK_SIZE": 1024, "num_warps": 4}),
     (
         None,
-        transpose_kernel,
+        4194304,
+        transpose_tile_kernel,
+        {"BLOCK_SIZE_M": 128, "BLOCK_SIZE_N": 32, "num_warps": 8},
+    ),
+    (
+        None,
+        None,
+        transpose_tile_kernel,
         {"BLOCK_SIZE_M": 128, "BLOCK_SIZE_N": 128, "num_warps": 8},
     ),
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, tensor_bytes: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_tensor_bytes, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_tensor_bytes is not None and tensor_bytes > max_tensor_bytes:
+            continue
+        return kernel, options
 
 
 def check_inputs(x: torch.Tensor) -> None:
@@ -79,19 +114,31 @@ def transpose(x: torch.Tensor) -> torch.Tensor:
         return out
     M = x.shape[1]
     N = x.shape[0]
-    if M > 2**37 or N > 2**30:
-        raise ValueError(
-            f"transpose: at most 2**37 rows and 2**30 columns, got {M} and {N}"
-        )
-    kernel, options = pick_schedule(N * out.element_size())
+    n_elements = M * N
+    if N > 2**30:
+        raise ValueError(f"transpose: at most 2**30 columns, got {N}")
+    kernel, options = pick_schedule(N * out.element_size(), M * N * out.element_size())
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
-        grid = (cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),)
-        kernel[grid](
-            x,
-            out,
-            M,
-            N,
-            *x.stride(),
-            **options,
-        )
+        if kernel is transpose_kernel:
+            grid = (cdiv(n_elements, options["BLOCK_SIZE"]),)
+            kernel[grid](
+                x,
+                out,
+                n_elements,
+                *x.stride(),
+                N=N,
+                **options,
+            )
+        elif kernel is transpose_tile_kernel:
+            grid = (
+                cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x,
+                out,
+                M,
+                N,
+                *x.stride(),
+                **options,
+            )
     return out

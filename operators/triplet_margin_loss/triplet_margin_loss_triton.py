@@ -125,6 +125,88 @@ def triplet_margin_loss_row_kernel(
 
 
 @triton.jit
+def triplet_margin_loss_split_kernel(
+    anchor_ptr,
+    positive_ptr,
+    negative_ptr,
+    row_sum_parts_ptr,
+    row_sum_2_parts_ptr,
+    M,
+    N,
+    stride_anchor_m,
+    stride_anchor_n,
+    stride_positive_m,
+    stride_positive_n,
+    stride_negative_m,
+    stride_negative_n,
+    BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    stride_anchor_n = tl.cast(stride_anchor_n, tl.int64)  # cols * stride may pass 2**31
+    stride_positive_n = tl.cast(stride_positive_n, tl.int64)
+    stride_negative_n = tl.cast(stride_negative_n, tl.int64)
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+    split = tl.program_id(1)
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
+    first = split * part
+    end = tl.minimum(first + part, N)
+
+    row_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
+    row_sum_2_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
+    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        anchor = tl.load(
+            anchor_ptr + row * stride_anchor_m + cols * stride_anchor_n,
+            mask=mask,
+            other=0.0,
+            eviction_policy="evict_first",
+        ).to(tl.float32)
+        positive = tl.load(
+            positive_ptr + row * stride_positive_m + cols * stride_positive_n,
+            mask=mask,
+            other=0.0,
+            eviction_policy="evict_first",
+        ).to(tl.float32)
+        negative = tl.load(
+            negative_ptr + row * stride_negative_m + cols * stride_negative_n,
+            mask=mask,
+            other=0.0,
+            eviction_policy="evict_first",
+        ).to(tl.float32)
+        # return F.triplet_margin_loss(anchor, positive, negative, margin=1.0)
+        total = anchor - positive + 1e-6
+        total_2 = anchor - negative + 1e-6
+        row_sum_acc += tl.where(mask, total * total, 0.0)
+        row_sum_2_acc += tl.where(mask, total_2 * total_2, 0.0)
+    row_sum = tl.sum(row_sum_acc, axis=0)
+    row_sum_2 = tl.sum(row_sum_2_acc, axis=0)
+    slot = split.to(tl.int64) * M + row
+    tl.store(row_sum_parts_ptr + slot, row_sum)
+    tl.store(row_sum_2_parts_ptr + slot, row_sum_2)
+
+
+@triton.jit
+def triplet_margin_loss_join_kernel(
+    row_sum_parts_ptr,
+    row_sum_2_parts_ptr,
+    row_results_ptr,
+    M,
+    SPLITS: tl.constexpr,
+):
+    # combines the partial results of a row
+    row = tl.program_id(0).to(tl.int64)
+    parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
+    row_sum = tl.sum(tl.load(row_sum_parts_ptr + parts), axis=0)
+    row_sum_2 = tl.sum(tl.load(row_sum_2_parts_ptr + parts), axis=0)
+    # return F.triplet_margin_loss(anchor, positive, negative, margin=1.0)
+    largest = _nan_maximum(tl.sqrt(row_sum) - tl.sqrt(row_sum_2) + 1.0, 0.0)
+    tl.store(row_results_ptr + row, largest)
+
+
+@triton.jit
 def triplet_margin_loss_looped_kernel(
     anchor_ptr,
     positive_ptr,
@@ -209,22 +291,36 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
-    (512, triplet_margin_loss_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
-    (4096, triplet_margin_loss_row_kernel, {"num_warps": 4}),
-    (8192, triplet_margin_loss_row_kernel, {"num_warps": 8}),
-    (16384, triplet_margin_loss_row_kernel, {"num_warps": 16}),
-    (32768, triplet_margin_loss_row_kernel, {"num_warps": 16}),
-    (None, triplet_margin_loss_looped_kernel, {"BLOCK_SIZE_N": 2048, "num_warps": 16}),
+    (512, None, triplet_margin_loss_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
+    (4096, None, triplet_margin_loss_row_kernel, {"num_warps": 4}),
+    (8192, None, triplet_margin_loss_row_kernel, {"num_warps": 8}),
+    (16384, None, triplet_margin_loss_row_kernel, {"num_warps": 16}),
+    (32768, None, triplet_margin_loss_row_kernel, {"num_warps": 16}),
+    (
+        None,
+        16,
+        triplet_margin_loss_split_kernel,
+        {"BLOCK_SIZE_N": 1024, "NUM_STAGES": 3, "SPLITS": 64, "num_warps": 4},
+    ),
+    (
+        None,
+        None,
+        triplet_margin_loss_looped_kernel,
+        {"BLOCK_SIZE_N": 2048, "num_warps": 16},
+    ),
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, rows: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_rows, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_rows is not None and rows > max_rows:
+            continue
+        return kernel, options
 
 
 def check_inputs(
@@ -294,7 +390,7 @@ def triplet_margin_loss(
             f"triplet_margin_loss: at most 2**30 rows and columns, got {M} and {N}"
         )
     row_results = torch.empty(M, dtype=torch.float32, device=anchor.device)
-    kernel, options = pick_schedule(N * loss.element_size())
+    kernel, options = pick_schedule(N * loss.element_size(), M)
     # Triton launches on the current device
     with torch.cuda.device(anchor.get_device()):
         if kernel is triplet_margin_loss_kernel:
@@ -324,6 +420,33 @@ def triplet_margin_loss(
                 *negative.stride(),
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
+            )
+        elif kernel is triplet_margin_loss_split_kernel:
+            row_sum_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=anchor.device
+            )
+            row_sum_2_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=anchor.device
+            )
+            kernel[(M, options["SPLITS"])](
+                anchor,
+                positive,
+                negative,
+                row_sum_parts,
+                row_sum_2_parts,
+                M,
+                N,
+                *anchor.stride(),
+                *positive.stride(),
+                *negative.stride(),
+                **options,
+            )
+            triplet_margin_loss_join_kernel[(M,)](
+                row_sum_parts,
+                row_sum_2_parts,
+                row_results,
+                M,
+                SPLITS=options["SPLITS"],
             )
         elif kernel is triplet_margin_loss_looped_kernel:
             kernel[(M,)](

@@ -44,6 +44,38 @@ def triu_kernel(
 
 
 @triton.jit
+def triu_specialize_kernel(
+    x_ptr,
+    out_ptr,
+    N: tl.constexpr,  # compiled for each row length
+    A: tl.constexpr,
+    stride_xm: tl.constexpr,
+    stride_xn: tl.constexpr,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_xm = tl.cast(stride_xm, tl.int64)  # offsets may pass 2**31
+    stride_xn = tl.cast(stride_xn, tl.int64)
+    # one tile of rows and columns of one plane per program
+    num_tiles_m = tl.cdiv(A, BLOCK_SIZE_M)
+    plane = tl.program_id(0) // num_tiles_m
+    pid_m = tl.program_id(0) % num_tiles_m
+    pid_n = tl.program_id(1)
+    cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    col_mask = cols < N
+    a = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    rows = plane.to(tl.int64) * A + a  # int64: rows * N may pass 2**31
+    row_mask = a < A
+    mask = row_mask[:, None] & col_mask[None, :]
+    x = tl.load(
+        x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn, mask=mask
+    )
+    # return torch.triu(x, diagonal=1)
+    out = tl.where(cols[None, :] >= (a + 1)[:, None], x, 0.0)
+    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+
+
+@triton.jit
 def triu_tile_kernel(
     x_ptr,
     out_ptr,
@@ -84,13 +116,31 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row and bytes of the tensor (None: no limit), kernel,
+# launch options.
 SCHEDULES = (
-    (128, triu_kernel, {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 4}),
-    (256, triu_kernel, {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 4}),
-    (512, triu_kernel, {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 256, "num_warps": 4}),
-    (1024, triu_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 4}),
+    (128, None, triu_kernel, {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 4}),
     (
+        256,
+        None,
+        triu_kernel,
+        {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 4},
+    ),
+    (512, None, triu_kernel, {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 256, "num_warps": 4}),
+    (
+        1024,
+        None,
+        triu_kernel,
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 4},
+    ),
+    (
+        None,
+        4194304,
+        triu_specialize_kernel,
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 1024, "num_warps": 4},
+    ),
+    (
+        None,
         None,
         triu_tile_kernel,
         {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
@@ -98,11 +148,14 @@ SCHEDULES = (
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, tensor_bytes: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_tensor_bytes, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_tensor_bytes is not None and tensor_bytes > max_tensor_bytes:
+            continue
+        return kernel, options
 
 
 def check_inputs(x: torch.Tensor) -> None:
@@ -128,7 +181,7 @@ def triu(x: torch.Tensor) -> torch.Tensor:
             f"{M}, {A} and {N}"
         )
     x_view = x.reshape(M, N)
-    kernel, options = pick_schedule(N * out.element_size())
+    kernel, options = pick_schedule(N * out.element_size(), M * N * out.element_size())
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is triu_kernel:
             grid = (
@@ -141,6 +194,20 @@ def triu(x: torch.Tensor) -> torch.Tensor:
                 N,
                 A,
                 *x_view.stride(),
+                **options,
+            )
+        elif kernel is triu_specialize_kernel:
+            grid = (
+                M // A * cdiv(A, options["BLOCK_SIZE_M"]),
+                cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x_view,
+                out,
+                N=N,
+                A=A,
+                stride_xm=x_view.stride(0),
+                stride_xn=x_view.stride(1),
                 **options,
             )
         elif kernel is triu_tile_kernel:

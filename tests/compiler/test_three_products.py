@@ -10,7 +10,8 @@ import torch
 from references import Sample, load, plan_of, sample
 from test_matmul import FITTING, INTERPRETED, LAYER, TWO, check, exact, inputs_of, of, product, tables
 
-from kernelgen import render
+from kernelgen import families, render
+from kernelgen.families.kernel import body_of
 from kernelgen.judge.interpreter import as_on_a_gpu
 from kernelgen.judge.oracle import as_tuple
 from kernelgen.plan import KernelPlan, TableRow
@@ -91,6 +92,22 @@ def test_the_compiler_may_not_join_a_block_with_the_sum() -> None:
     text = render.triton_source(planned("bare"))
     kernel = text.partition("product_kernel(")[2].partition("@triton.jit")[0]
     assert kernel.count("max_num_imprecise_acc=BLOCK_K") == kernel.count("out += tl.dot(") == 1
+
+
+@pytest.mark.parametrize("variant", ["tiles", "split"])
+def test_tiles_that_take_factors_apart_add_blocks_in_float32(variant: str) -> None:
+    """Matrix units would cut off what a large sum has no room for, which the interpreter does not."""
+    plan = planned("bare")
+    schedule = next(s for s, _ in tables(plan) if s.variant == variant)
+    text = render.triton_source(plan.with_table((TableRow((), schedule),)))
+    assert text.count("tl.dot(") == text.count(" += tl.dot(") == text.count("max_num_imprecise_acc=BLOCK_K") == 1
+
+
+def test_sums_of_float32_are_not_left_to_matrix_units() -> None:
+    plan = planned("bare")
+    boxes = next(s for s, _ in tables(plan) if s.variant == "boxes")
+    assert "cut off" in (families.family_of(plan).holds(body_of(plan), boxes, 4) or "")
+    assert families.family_of(plan).holds(body_of(plan), boxes, 2) is None
 
 
 def test_rows_are_made_as_long_as_descriptors_take_them() -> None:

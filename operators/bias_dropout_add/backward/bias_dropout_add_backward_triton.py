@@ -60,31 +60,111 @@ def bias_dropout_add_backward_kernel(
     tl.store(grad_x_ptr + rows[:, None] * N + cols[None, :], grad_x, mask=mask)
 
 
+@triton.jit
+def bias_dropout_add_backward_1d_grid_kernel(
+    grad_out_ptr,
+    seed_ptr,
+    grad_x_ptr,
+    M,
+    N,
+    D,
+    stride_grad_out_m,
+    stride_grad_out_n,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    # cols * stride may pass 2**31
+    stride_grad_out_n = tl.cast(stride_grad_out_n, tl.int64)
+    # columns vary fastest: programs that run together write adjacent memory
+    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    # int64: rows * N may pass 2**31
+    pid_m = (tl.program_id(0) // num_tiles_n).to(tl.int64)
+    pid_n = tl.program_id(0) % num_tiles_n
+    cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    col_mask = cols < N
+    seed = tl.load(seed_ptr)
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    row_mask = rows < M
+    mask = row_mask[:, None] & col_mask[None, :]
+    # the dtype of M, int32 if it suffices: faster division
+    short_rows = rows.to((tl.program_id(0) + M).dtype)
+    index_0 = short_rows.to(tl.int64)
+    grad_out = tl.load(
+        grad_out_ptr
+        + rows[:, None] * stride_grad_out_m
+        + cols[None, :] * stride_grad_out_n,
+        mask=mask,
+    ).to(tl.float32)
+    # keep = random_mask(seed, grad_out.shape, 0.9)
+    keep = _random_mask(seed, (index_0 * D)[:, None] + cols[None, :], 3865470566)
+    # grad_x = 1.11111111111111 * torch.where(keep, grad_out, 0.0)
+    grad_x = tl.where(keep, grad_out, 0.0) * 1.11111111111111
+    tl.store(grad_x_ptr + rows[:, None] * N + cols[None, :], grad_x, mask=mask)
+
+
 def cdiv(a: int, b: int) -> int:
     """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row, rows and bytes of the tensor (None: no limit),
+# kernel, launch options.
 SCHEDULES = (
     (
         1024,
+        None,
+        4194304,
+        bias_dropout_add_backward_kernel,
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 2},
+    ),
+    (
+        1024,
+        None,
+        None,
         bias_dropout_add_backward_kernel,
         {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
     ),
     (
         None,
+        2,
+        4194304,
+        bias_dropout_add_backward_1d_grid_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
+    ),
+    (
+        None,
+        None,
+        4194304,
         bias_dropout_add_backward_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8},
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
+    ),
+    (
+        2048,
+        None,
+        None,
+        bias_dropout_add_backward_1d_grid_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
+    ),
+    (
+        None,
+        None,
+        None,
+        bias_dropout_add_backward_1d_grid_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 4},
     ),
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, rows: int, tensor_bytes: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_rows, max_tensor_bytes, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_rows is not None and rows > max_rows:
+            continue
+        if max_tensor_bytes is not None and tensor_bytes > max_tensor_bytes:
+            continue
+        return kernel, options
 
 
 def check_inputs(
@@ -138,18 +218,35 @@ def bias_dropout_add_backward(
             f"{M} and {N}"
         )
     grad_out_view = grad_out if grad_out.ndim == 2 else grad_out.reshape(M, N)
-    kernel, options = pick_schedule(N * grad_x.element_size())
+    kernel, options = pick_schedule(
+        N * grad_x.element_size(), M, M * N * grad_x.element_size()
+    )
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
-        grid = (cdiv(M, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))
-        kernel[grid](
-            grad_out_view,
-            seed,
-            grad_x,
-            M,
-            N,
-            D,
-            *grad_out_view.stride(),
-            **options,
-        )
+        if kernel is bias_dropout_add_backward_kernel:
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))
+            kernel[grid](
+                grad_out_view,
+                seed,
+                grad_x,
+                M,
+                N,
+                D,
+                *grad_out_view.stride(),
+                **options,
+            )
+        elif kernel is bias_dropout_add_backward_1d_grid_kernel:
+            grid = (
+                cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                grad_out_view,
+                seed,
+                grad_x,
+                M,
+                N,
+                D,
+                *grad_out_view.stride(),
+                **options,
+            )
     return grad_x

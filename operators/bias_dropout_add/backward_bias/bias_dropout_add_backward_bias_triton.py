@@ -26,6 +26,55 @@ def _random_mask(seed, place, threshold):
 def bias_dropout_add_backward_bias_kernel(
     grad_out_ptr,
     seed_ptr,
+    grad_bias_ptr,
+    M,
+    N,
+    D,
+    stride_grad_out_n,
+    stride_grad_out_m,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    # cols * stride may pass 2**31
+    stride_grad_out_n = tl.cast(stride_grad_out_n, tl.int64)
+    # lanes run along the kept dimensions; a program loops over the reduced ones in
+    # blocks
+    pid_m = tl.program_id(0).to(tl.int64)  # int64: offsets may pass 2**31
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    row_mask = rows < M
+    # the dtype of M, int32 if it suffices: faster division
+    short_rows = rows.to((tl.program_id(0) + M).dtype)
+    d = short_rows.to(tl.int64)
+    seed = tl.load(seed_ptr)
+
+    grad_bias_acc = tl.full((BLOCK_SIZE_M, BLOCK_SIZE_N), 0.0, tl.float32)
+    for start in range(0, N, BLOCK_SIZE_N):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        col_mask = cols < N
+        mask = row_mask[:, None] & col_mask[None, :]
+        grad_out = tl.load(
+            grad_out_ptr
+            + cols[None, :] * stride_grad_out_n
+            + rows[:, None] * stride_grad_out_m,
+            mask=mask,
+            other=0.0,
+        ).to(tl.float32)
+        # keep = random_mask(seed, grad_out.shape, 0.9)
+        keep_position = (cols.to(tl.int64) * D)[None, :] + d[:, None]
+        keep = _random_mask(seed, keep_position, 3865470566)
+        # grad_product = torch.where(keep, grad_out, 0.0)
+        grad_product = tl.where(keep, grad_out, 0.0)
+        grad_bias_acc += tl.where(mask, grad_product, 0.0)
+    grad_bias = tl.sum(grad_bias_acc, axis=1)
+    # grad_bias = 1.11111111111111 * grad_bias
+    grad_bias_2 = grad_bias * 1.11111111111111
+    tl.store(grad_bias_ptr + rows, grad_bias_2, mask=row_mask)
+
+
+@triton.jit
+def bias_dropout_add_backward_bias_split_columns_kernel(
+    grad_out_ptr,
+    seed_ptr,
     grad_bias_parts_ptr,
     M,
     N,
@@ -77,7 +126,7 @@ def bias_dropout_add_backward_bias_kernel(
 
 
 @triton.jit
-def bias_dropout_add_backward_bias_join_kernel(
+def bias_dropout_add_backward_bias_split_columns_join_kernel(
     grad_bias_parts_ptr,
     grad_bias_ptr,
     M,
@@ -101,21 +150,31 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
-        None,
+        256,
+        8192,
         bias_dropout_add_backward_bias_kernel,
+        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 8},
+    ),
+    (
+        None,
+        None,
+        bias_dropout_add_backward_bias_split_columns_kernel,
         {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 32, "SPLITS": 32, "num_warps": 4},
     ),
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, rows: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_rows, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_rows is not None and rows > max_rows:
+            continue
+        return kernel, options
 
 
 def check_inputs(
@@ -171,27 +230,41 @@ def bias_dropout_add_backward_bias(
             f"got {M} and {N}"
         )
     grad_out_view = grad_out if grad_out.ndim == 2 else grad_out.reshape(N, M)
-    kernel, options = pick_schedule(N * grad_bias.element_size())
+    kernel, options = pick_schedule(N * grad_bias.element_size(), M)
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
-        grad_bias_parts = torch.empty(
-            (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
-        )
-        kernel[(cdiv(M, options["BLOCK_SIZE_M"]), options["SPLITS"])](
-            grad_out_view,
-            seed,
-            grad_bias_parts,
-            M,
-            N,
-            D,
-            *grad_out_view.stride(),
-            **options,
-        )
-        bias_dropout_add_backward_bias_join_kernel[(cdiv(M, options["BLOCK_SIZE_M"]),)](
-            grad_bias_parts,
-            grad_bias,
-            M,
-            BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
-            SPLITS=options["SPLITS"],
-        )
+        if kernel is bias_dropout_add_backward_bias_kernel:
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                grad_out_view,
+                seed,
+                grad_bias,
+                M,
+                N,
+                D,
+                *grad_out_view.stride(),
+                **options,
+            )
+        elif kernel is bias_dropout_add_backward_bias_split_columns_kernel:
+            grad_bias_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
+            )
+            kernel[(cdiv(M, options["BLOCK_SIZE_M"]), options["SPLITS"])](
+                grad_out_view,
+                seed,
+                grad_bias_parts,
+                M,
+                N,
+                D,
+                *grad_out_view.stride(),
+                **options,
+            )
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
+            bias_dropout_add_backward_bias_split_columns_join_kernel[grid](
+                grad_bias_parts,
+                grad_bias,
+                M,
+                BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
+                SPLITS=options["SPLITS"],
+            )
     return grad_bias

@@ -23,6 +23,64 @@ def cross_entropy_rows_backward_kernel(
     logits_ptr,
     target_ptr,
     grad_logits_ptr,
+    M,
+    N,
+    stride_target_m,
+    stride_grad_loss_m,
+    stride_logits_m,
+    stride_logits_n,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_logits_n = tl.cast(stride_logits_n, tl.int64)  # cols * stride may pass 2**31
+    # one program holds BLOCK_SIZE_M short rows in registers
+    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    cols = tl.arange(0, BLOCK_SIZE_N)
+    row_mask = rows < M
+    col_mask = cols < N
+    mask = row_mask[:, None] & col_mask[None, :]
+    target = tl.load(target_ptr + rows * stride_target_m, mask=row_mask)
+    grad_loss = tl.load(
+        grad_loss_ptr + rows * stride_grad_loss_m,
+        mask=row_mask,
+    ).to(tl.float32)
+    logits = tl.load(
+        logits_ptr + rows[:, None] * stride_logits_m + cols[None, :] * stride_logits_n,
+        mask=mask,
+        other=float("-inf"),
+    ).to(tl.float32)
+    # columns = torch.arange(logits.shape[1], device=logits.device)
+    columns = cols
+    # is_equal_2 = columns == target.reshape(-1, 1)
+    is_equal_2 = columns[None, :] == target[:, None]
+    # is_equal = target.reshape(-1, 1) == -100
+    is_equal = target == -100
+    # grad_row_loss = torch.where(is_equal, 0.0, grad_loss.reshape(-1, 1))
+    grad_row_loss = tl.where(is_equal, 0.0, grad_loss)
+    grad_target_logit = -grad_row_loss
+    # chosen = torch.where(is_equal_2, grad_target_logit, 0.0)
+    chosen = tl.where(is_equal_2, grad_target_logit[:, None], 0.0)
+    # row_max = logits.amax(dim=-1, keepdim=True)
+    row_max = tl.max(logits, axis=1)
+    # numerator = torch.exp(logits - row_max)
+    numerator = _exp(logits - row_max[:, None])
+    # denominator = numerator.sum(dim=-1, keepdim=True)
+    denominator = tl.sum(numerator, axis=1)
+    grad_denominator = grad_row_loss / denominator
+    # grad_logits = chosen + grad_denominator * numerator
+    grad_logits = chosen + grad_denominator[:, None] * numerator
+    tl.store(
+        grad_logits_ptr + rows[:, None] * N + cols[None, :], grad_logits, mask=mask
+    )
+
+
+@triton.jit
+def cross_entropy_rows_backward_row_kernel(
+    grad_loss_ptr,
+    logits_ptr,
+    target_ptr,
+    grad_logits_ptr,
     N,
     stride_target_m,
     stride_grad_loss_m,
@@ -62,6 +120,134 @@ def cross_entropy_rows_backward_kernel(
     grad_denominator = grad_row_loss / denominator
     grad_logits = chosen + grad_denominator * numerator
     tl.store(grad_logits_ptr + row * N + cols, grad_logits, mask=mask)
+
+
+@triton.jit
+def cross_entropy_rows_backward_split_kernel(
+    logits_ptr,
+    row_max_parts_ptr,
+    M,
+    N,
+    stride_logits_m,
+    stride_logits_n,
+    BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    stride_logits_n = tl.cast(stride_logits_n, tl.int64)  # cols * stride may pass 2**31
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+    split = tl.program_id(1)
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
+    first = split * part
+    end = tl.minimum(first + part, N)
+
+    row_max_acc = tl.full((BLOCK_SIZE_N,), float("-inf"), tl.float32)
+    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        logits = tl.load(
+            logits_ptr + row * stride_logits_m + cols * stride_logits_n,
+            mask=mask,
+            other=float("-inf"),
+        ).to(tl.float32)
+        row_max_acc = tl.maximum(row_max_acc, logits)
+    row_max = tl.max(row_max_acc, axis=0)
+    tl.store(row_max_parts_ptr + split.to(tl.int64) * M + row, row_max)
+
+
+@triton.jit
+def cross_entropy_rows_backward_walk_2_kernel(
+    logits_ptr,
+    row_max_parts_ptr,
+    denominator_parts_ptr,
+    M,
+    N,
+    stride_logits_m,
+    stride_logits_n,
+    BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    stride_logits_n = tl.cast(stride_logits_n, tl.int64)  # cols * stride may pass 2**31
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+    split = tl.program_id(1)
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
+    first = split * part
+    end = tl.minimum(first + part, N)
+    parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
+    row_max = tl.max(tl.load(row_max_parts_ptr + parts), axis=0)
+
+    denominator_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
+    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        logits = tl.load(
+            logits_ptr + row * stride_logits_m + cols * stride_logits_n,
+            mask=mask,
+            other=float("-inf"),
+        ).to(tl.float32)
+        # numerator = torch.exp(logits - row_max)
+        numerator = _exp(logits - row_max)
+        denominator_acc += numerator
+    denominator = tl.sum(denominator_acc, axis=0)
+    tl.store(denominator_parts_ptr + split.to(tl.int64) * M + row, denominator)
+
+
+@triton.jit
+def cross_entropy_rows_backward_apply_kernel(
+    grad_loss_ptr,
+    logits_ptr,
+    target_ptr,
+    row_max_parts_ptr,
+    denominator_parts_ptr,
+    grad_logits_ptr,
+    M,
+    N,
+    stride_target_m,
+    stride_grad_loss_m,
+    stride_logits_m,
+    stride_logits_n,
+    BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+):
+    stride_logits_n = tl.cast(stride_logits_n, tl.int64)  # cols * stride may pass 2**31
+    # one tile of a row per program
+    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    # int64: row * N may pass 2**31
+    row = (tl.program_id(0) // num_tiles_n).to(tl.int64)
+    tile = tl.program_id(0) % num_tiles_n
+    cols = tile * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    mask = cols < N
+    parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
+    row_max = tl.max(tl.load(row_max_parts_ptr + parts), axis=0)
+    denominator = tl.sum(tl.load(denominator_parts_ptr + parts), axis=0)
+    target = tl.load(target_ptr + row * stride_target_m)
+    # is_equal = target.reshape(-1, 1) == -100
+    is_equal = target == -100
+    grad_loss = tl.load(grad_loss_ptr + row * stride_grad_loss_m).to(tl.float32)
+    # grad_row_loss = torch.where(is_equal, 0.0, grad_loss.reshape(-1, 1))
+    grad_row_loss = tl.where(is_equal, 0.0, grad_loss)
+    grad_target_logit = -grad_row_loss
+    grad_denominator = grad_row_loss / denominator
+    logits = tl.load(
+        logits_ptr + row * stride_logits_m + cols * stride_logits_n,
+        mask=mask,
+        eviction_policy="evict_last",
+    ).to(tl.float32)
+    # columns = torch.arange(logits.shape[1], device=logits.device)
+    columns = cols
+    # is_equal_2 = columns == target.reshape(-1, 1)
+    is_equal_2 = columns == target
+    # chosen = torch.where(is_equal_2, grad_target_logit, 0.0)
+    chosen = tl.where(is_equal_2, grad_target_logit, 0.0)
+    # numerator = torch.exp(logits - row_max)
+    numerator = _exp(logits - row_max)
+    grad_logits = chosen + grad_denominator * numerator
+    tl.store(
+        grad_logits_ptr + row * N + cols, grad_logits, mask=mask, cache_modifier=".cs"
+    )
 
 
 @triton.jit
@@ -145,18 +331,37 @@ def cross_entropy_rows_backward_looped_kernel(
         )
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
+    return -(-a // b)
+
+
 def next_power_of_2(n: int) -> int:
     """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
-    (4096, cross_entropy_rows_backward_kernel, {"num_warps": 2}),
-    (8192, cross_entropy_rows_backward_kernel, {"num_warps": 4}),
-    (16384, cross_entropy_rows_backward_kernel, {"num_warps": 4}),
-    (32768, cross_entropy_rows_backward_kernel, {"num_warps": 16}),
     (
+        512,
+        None,
+        cross_entropy_rows_backward_kernel,
+        {"BLOCK_SIZE_M": 16, "num_warps": 4},
+    ),
+    (8192, 128, cross_entropy_rows_backward_row_kernel, {"num_warps": 8}),
+    (4096, None, cross_entropy_rows_backward_row_kernel, {"num_warps": 2}),
+    (8192, None, cross_entropy_rows_backward_row_kernel, {"num_warps": 4}),
+    (16384, None, cross_entropy_rows_backward_row_kernel, {"num_warps": 8}),
+    (32768, None, cross_entropy_rows_backward_row_kernel, {"num_warps": 16}),
+    (
+        None,
+        32,
+        cross_entropy_rows_backward_split_kernel,
+        {"BLOCK_SIZE_N": 1024, "NUM_STAGES": 3, "SPLITS": 64, "num_warps": 4},
+    ),
+    (
+        None,
         None,
         cross_entropy_rows_backward_looped_kernel,
         {"BLOCK_SIZE_N": 16384, "num_warps": 8},
@@ -164,11 +369,14 @@ SCHEDULES = (
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, rows: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_rows, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_rows is not None and rows > max_rows:
+            continue
+        return kernel, options
 
 
 def check_inputs(
@@ -243,10 +451,25 @@ def cross_entropy_rows_backward(
             f"cross_entropy_rows_backward: at most 2**30 rows and columns, got {M} "
             f"and {N}"
         )
-    kernel, options = pick_schedule(N * grad_logits.element_size())
+    kernel, options = pick_schedule(N * grad_logits.element_size(), M)
     # Triton launches on the current device
     with torch.cuda.device(grad_loss.get_device()):
         if kernel is cross_entropy_rows_backward_kernel:
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                grad_loss,
+                logits,
+                target,
+                grad_logits,
+                M,
+                N,
+                *target.stride(),
+                *grad_loss.stride(),
+                *logits.stride(),
+                BLOCK_SIZE_N=next_power_of_2(N),
+                **options,
+            )
+        elif kernel is cross_entropy_rows_backward_row_kernel:
             kernel[(M,)](
                 grad_loss,
                 logits,
@@ -258,6 +481,47 @@ def cross_entropy_rows_backward(
                 *logits.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
+            )
+        elif kernel is cross_entropy_rows_backward_split_kernel:
+            num_tiles = M * cdiv(N, options["BLOCK_SIZE_N"])
+            row_max_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=grad_loss.device
+            )
+            denominator_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=grad_loss.device
+            )
+            kernel[(M, options["SPLITS"])](
+                logits,
+                row_max_parts,
+                M,
+                N,
+                *logits.stride(),
+                **options,
+            )
+            cross_entropy_rows_backward_walk_2_kernel[(M, options["SPLITS"])](
+                logits,
+                row_max_parts,
+                denominator_parts,
+                M,
+                N,
+                *logits.stride(),
+                **options,
+            )
+            cross_entropy_rows_backward_apply_kernel[(num_tiles,)](
+                grad_loss,
+                logits,
+                target,
+                row_max_parts,
+                denominator_parts,
+                grad_logits,
+                M,
+                N,
+                *target.stride(),
+                *grad_loss.stride(),
+                *logits.stride(),
+                BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
+                SPLITS=options["SPLITS"],
+                num_warps=options["num_warps"],
             )
         elif kernel is cross_entropy_rows_backward_looped_kernel:
             kernel[(M,)](

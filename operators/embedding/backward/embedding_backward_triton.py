@@ -43,6 +43,52 @@ def _add_rows(
 @triton.jit
 def embedding_backward_kernel(
     index_ptr,
+    grad_out_ptr,
+    grad_weight_ptr,
+    M,
+    N,
+    V,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+    BLOCK_SIZE_V: tl.constexpr,
+):
+    # one tile of the result per program, added to in the order of the index
+    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    first = (tl.program_id(0) // num_tiles_n).to(tl.int64) * BLOCK_SIZE_V
+    rows = first + tl.arange(0, BLOCK_SIZE_V)
+    cols = tl.program_id(0) % num_tiles_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    col_mask = cols < N
+    mask = (rows < V)[:, None] & col_mask[None, :]
+    offsets = rows[:, None] * N + cols[None, :]
+    grad_weight = tl.zeros([BLOCK_SIZE_V, BLOCK_SIZE_N], tl.float32)
+    # accumulated rounding error of the sums (compensated summation)
+    lost = tl.zeros([BLOCK_SIZE_V, BLOCK_SIZE_N], tl.float32)
+    # grad_weight = zeros.index_add(0, index.reshape(-1), rows)
+    for start in range(0, M, BLOCK_SIZE_M):
+        places = start + tl.arange(0, BLOCK_SIZE_M)
+        index = tl.load(index_ptr + places, mask=places < M, other=-1)
+        is_own = index >= first
+        is_own &= index < first + BLOCK_SIZE_V
+        left = tl.where(is_own, places, M)
+        place = tl.min(left, axis=0)
+        while place < M:
+            row = tl.load(index_ptr + place)
+            grad_out = tl.load(
+                grad_out_ptr + place.to(tl.int64) * N + cols,
+                mask=col_mask,
+            ).to(tl.float32)
+            is_named = rows[:, None] == row
+            total, error = _two_sum(grad_weight, grad_out[None, :])
+            grad_weight = tl.where(is_named, total, grad_weight)
+            lost += tl.where(is_named, error, 0.0)
+            left = tl.where(left == place, M, left)
+            place = tl.min(left, axis=0)
+    tl.store(grad_weight_ptr + offsets, grad_weight + lost, mask=mask)
+
+
+@triton.jit
+def embedding_backward_buckets_kernel(
+    index_ptr,
     counts_ptr,
     buckets_ptr,
     M,
@@ -61,7 +107,7 @@ def embedding_backward_kernel(
 
 
 @triton.jit
-def embedding_backward_sums_kernel(
+def embedding_backward_buckets_sums_kernel(
     grad_out_ptr,
     counts_ptr,
     buckets_ptr,
@@ -103,7 +149,7 @@ def embedding_backward_sums_kernel(
 
 
 @triton.jit
-def embedding_backward_rest_kernel(
+def embedding_backward_buckets_rest_kernel(
     index_ptr,
     grad_out_ptr,
     counts_ptr,
@@ -167,11 +213,16 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum rows (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
-        None,
+        64,
         embedding_backward_kernel,
+        {"BLOCK_SIZE_M": 1024, "BLOCK_SIZE_N": 512, "BLOCK_SIZE_V": 4, "num_warps": 4},
+    ),
+    (
+        None,
+        embedding_backward_buckets_kernel,
         {
             "BLOCK_SIZE_K": 4,
             "BLOCK_SIZE_L": 1024,
@@ -184,7 +235,7 @@ SCHEDULES = (
 
 
 def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
+    """The kernel and the launch options for `size` rows."""
     for most, kernel, options in SCHEDULES:
         if most is None or size <= most:
             return kernel, options
@@ -262,48 +313,63 @@ def embedding_backward(
         raise ValueError(
             f"embedding_backward: at most 2**30 rows and columns, got {M} and {N}"
         )
-    kernel, options = pick_schedule(N * grad_weight.element_size())
+    kernel, options = pick_schedule(M)
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
-        slots = min(next_power_of_2(2 * (M // V) + 8), 128)
-        counts = torch.zeros(V, dtype=torch.int32, device=grad_out.device)
-        buckets = torch.empty((V, slots), dtype=torch.int32, device=grad_out.device)
-        kernel[(cdiv(M, options["BLOCK_SIZE_M"]),)](
-            index,
-            counts,
-            buckets,
-            M,
-            V,
-            SLOTS=slots,
-            num_warps=4,
-            BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
-        )
-        embedding_backward_sums_kernel[(V * cdiv(N, options["BLOCK_SIZE_N"]),)](
-            grad_out,
-            counts,
-            buckets,
-            grad_weight,
-            M,
-            N,
-            SLOTS=slots,
-            BLOCK_SIZE_K=options["BLOCK_SIZE_K"],
-            BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
-            num_warps=options["num_warps"],
-        )
-        grid = (cdiv(V, 32) * cdiv(N, options["BLOCK_SIZE_N"]),)
-        embedding_backward_rest_kernel[grid](
-            index,
-            grad_out,
-            counts,
-            grad_weight,
-            M,
-            N,
-            V,
-            SLOTS=slots,
-            BLOCK_SIZE_V=32,
-            BLOCK_SIZE_K=8,
-            num_warps=4,
-            BLOCK_SIZE_L=options["BLOCK_SIZE_L"],
-            BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
-        )
+        if kernel is embedding_backward_kernel:
+            grid = (
+                cdiv(V, options["BLOCK_SIZE_V"]) * cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                index,
+                grad_out,
+                grad_weight,
+                M,
+                N,
+                V,
+                **options,
+            )
+        elif kernel is embedding_backward_buckets_kernel:
+            slots = min(next_power_of_2(2 * (M // V) + 8), 128)
+            counts = torch.zeros(V, dtype=torch.int32, device=grad_out.device)
+            buckets = torch.empty((V, slots), dtype=torch.int32, device=grad_out.device)
+            kernel[(cdiv(M, options["BLOCK_SIZE_M"]),)](
+                index,
+                counts,
+                buckets,
+                M,
+                V,
+                SLOTS=slots,
+                num_warps=4,
+                BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
+            )
+            grid = (V * cdiv(N, options["BLOCK_SIZE_N"]),)
+            embedding_backward_buckets_sums_kernel[grid](
+                grad_out,
+                counts,
+                buckets,
+                grad_weight,
+                M,
+                N,
+                SLOTS=slots,
+                BLOCK_SIZE_K=options["BLOCK_SIZE_K"],
+                BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
+                num_warps=options["num_warps"],
+            )
+            grid = (cdiv(V, 32) * cdiv(N, options["BLOCK_SIZE_N"]),)
+            embedding_backward_buckets_rest_kernel[grid](
+                index,
+                grad_out,
+                counts,
+                grad_weight,
+                M,
+                N,
+                V,
+                SLOTS=slots,
+                BLOCK_SIZE_V=32,
+                BLOCK_SIZE_K=8,
+                num_warps=4,
+                BLOCK_SIZE_L=options["BLOCK_SIZE_L"],
+                BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
+            )
     return grad_weight

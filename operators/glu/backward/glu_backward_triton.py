@@ -145,19 +145,47 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row, rows and bytes of the tensor (None: no limit),
+# kernel, launch options.
 SCHEDULES = (
     (
         1024,
+        None,
+        4194304,
+        glu_backward_kernel,
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 2},
+    ),
+    (
+        1024,
+        None,
+        None,
+        glu_backward_kernel,
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
+    ),
+    (
+        None,
+        2,
+        4194304,
+        glu_backward_1d_grid_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
+    ),
+    (
+        None,
+        None,
+        4194304,
         glu_backward_kernel,
         {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
     ),
     (
         2048,
+        None,
+        None,
         glu_backward_1d_grid_kernel,
         {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
     ),
     (
+        None,
+        None,
         None,
         glu_backward_1d_grid_kernel,
         {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 4},
@@ -165,11 +193,16 @@ SCHEDULES = (
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, rows: int, tensor_bytes: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_rows, max_tensor_bytes, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_rows is not None and rows > max_rows:
+            continue
+        if max_tensor_bytes is not None and tensor_bytes > max_tensor_bytes:
+            continue
+        return kernel, options
 
 
 def check_inputs(grad_out: torch.Tensor, x: torch.Tensor) -> None:
@@ -231,7 +264,9 @@ def glu_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         if grad_x.ndim == 2
         else grad_x.reshape(grad_x.shape[:-1].numel(), grad_x.shape[-1])
     )
-    kernel, options = pick_schedule(N * grad_x.element_size())
+    kernel, options = pick_schedule(
+        N * grad_x.element_size(), M, M * N * grad_x.element_size()
+    )
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
         if kernel is glu_backward_kernel:

@@ -72,6 +72,109 @@ def masked_cumsum_backward_kernel(
 
 
 @triton.jit
+def masked_cumsum_backward_split_kernel(
+    grad_out_ptr,
+    running_sum_parts_ptr,
+    M,
+    N,
+    stride_grad_out_m,
+    stride_grad_out_n,
+    BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    stride_grad_out_n = tl.cast(stride_grad_out_n, tl.int64)
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+    split = tl.program_id(1)
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
+    first = split * part
+    end = tl.minimum(first + part, N)
+
+    # from the end of the row to its beginning; the first part is the row's last
+    # running_sum_total: running_sum over the part so far
+    # running_sum_lost: rounding error of running_sum_total
+    running_sum_total = 0.0
+    running_sum_lost = 0.0
+    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+        cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
+        cols += tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        grad_out = tl.load(
+            grad_out_ptr + row * stride_grad_out_m + cols * stride_grad_out_n,
+            mask=mask,
+            other=0.0,
+        ).to(tl.float32)
+        running_sum_end = tl.sum(grad_out, axis=0)
+        running_sum_total, running_sum_lost = _two_sum(
+            running_sum_total, running_sum_lost + running_sum_end
+        )
+    tl.store(
+        running_sum_parts_ptr + split.to(tl.int64) * M + row,
+        running_sum_total + running_sum_lost,
+    )
+
+
+@triton.jit
+def masked_cumsum_backward_apply_kernel(
+    grad_out_ptr,
+    mask_ptr,
+    running_sum_parts_ptr,
+    grad_x_ptr,
+    M,
+    N,
+    stride_mask_m,
+    stride_mask_n,
+    stride_grad_out_m,
+    stride_grad_out_n,
+    BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    stride_mask_n = tl.cast(stride_mask_n, tl.int64)  # cols * stride may pass 2**31
+    stride_grad_out_n = tl.cast(stride_grad_out_n, tl.int64)
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+    split = tl.program_id(1)
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
+    first = split * part
+    end = tl.minimum(first + part, N)
+    # combined result of the preceding parts
+    parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
+    is_before = tl.arange(0, SPLITS) < split
+    running_sum_carry = tl.sum(
+        tl.load(running_sum_parts_ptr + parts, mask=is_before, other=0.0), axis=0
+    )
+    running_sum_lost = 0.0
+
+    # from the end of the row to its beginning; the first part is the row's last
+    # running_sum_carry: running_sum at the end of the block before
+    # running_sum_lost: rounding error of running_sum_carry
+    is_last = tl.arange(0, BLOCK_SIZE_N) == BLOCK_SIZE_N - 8
+    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+        cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
+        cols += _from_end(BLOCK_SIZE_N)
+        mask = cols < N
+        mask_tile = tl.load(
+            mask_ptr + row * stride_mask_m + cols * stride_mask_n, mask=mask
+        )
+        grad_out = tl.load(
+            grad_out_ptr + row * stride_grad_out_m + cols * stride_grad_out_n,
+            mask=mask,
+            other=0.0,
+        ).to(tl.float32)
+        # grad_x = torch.where(mask, grad_out.flip(-1).cumsum(-1).flip(-1), 0.0)
+        running_sum_block = _turned(tl.cumsum(_turned(grad_out), axis=0))
+        running_sum = running_sum_carry + (running_sum_lost + running_sum_block)
+        grad_x = tl.where(mask_tile, running_sum, 0.0)
+        tl.store(grad_x_ptr + row * N + cols, grad_x, mask=mask)
+        running_sum_end = tl.sum(tl.where(is_last, running_sum_block, 0.0), axis=0)
+        running_sum_carry, running_sum_lost = _two_sum(
+            running_sum_carry, running_sum_lost + running_sum_end
+        )
+
+
+@triton.jit
 def masked_cumsum_backward_looped_kernel(
     grad_out_ptr,
     mask_ptr,
@@ -123,12 +226,20 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
-    (2048, masked_cumsum_backward_kernel, {"num_warps": 1}),
-    (8192, masked_cumsum_backward_kernel, {"num_warps": 4}),
-    (32768, masked_cumsum_backward_kernel, {"num_warps": 8}),
+    (2048, 128, masked_cumsum_backward_kernel, {"num_warps": 4}),
+    (2048, None, masked_cumsum_backward_kernel, {"num_warps": 1}),
+    (8192, None, masked_cumsum_backward_kernel, {"num_warps": 4}),
+    (32768, None, masked_cumsum_backward_kernel, {"num_warps": 8}),
     (
+        None,
+        16,
+        masked_cumsum_backward_split_kernel,
+        {"BLOCK_SIZE_N": 4096, "NUM_STAGES": 3, "SPLITS": 32, "num_warps": 8},
+    ),
+    (
+        None,
         None,
         masked_cumsum_backward_looped_kernel,
         {"BLOCK_SIZE_N": 4096, "NUM_STAGES": 3, "num_warps": 8},
@@ -136,11 +247,14 @@ SCHEDULES = (
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, rows: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_rows, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_rows is not None and rows > max_rows:
+            continue
+        return kernel, options
 
 
 def check_inputs(grad_out: torch.Tensor, mask: torch.Tensor) -> None:
@@ -183,7 +297,7 @@ def masked_cumsum_backward(grad_out: torch.Tensor, mask: torch.Tensor) -> torch.
         )
     mask_view = mask if mask.ndim == 2 else mask.reshape(M, N)
     grad_out_view = grad_out if grad_out.ndim == 2 else grad_out.reshape(M, N)
-    kernel, options = pick_schedule(N * grad_x.element_size())
+    kernel, options = pick_schedule(N * grad_x.element_size(), M)
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
         if kernel is masked_cumsum_backward_kernel:
@@ -195,6 +309,29 @@ def masked_cumsum_backward(grad_out: torch.Tensor, mask: torch.Tensor) -> torch.
                 *mask_view.stride(),
                 *grad_out_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
+                **options,
+            )
+        elif kernel is masked_cumsum_backward_split_kernel:
+            running_sum_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
+            )
+            kernel[(M, options["SPLITS"])](
+                grad_out_view,
+                running_sum_parts,
+                M,
+                N,
+                *grad_out_view.stride(),
+                **options,
+            )
+            masked_cumsum_backward_apply_kernel[(M, options["SPLITS"])](
+                grad_out_view,
+                mask_view,
+                running_sum_parts,
+                grad_x,
+                M,
+                N,
+                *mask_view.stride(),
+                *grad_out_view.stride(),
                 **options,
             )
         elif kernel is masked_cumsum_backward_looped_kernel:

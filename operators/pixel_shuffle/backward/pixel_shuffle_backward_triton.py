@@ -13,6 +13,45 @@ import triton.language as tl
 def pixel_shuffle_backward_kernel(
     grad_out_ptr,
     grad_x_ptr,
+    n_elements,
+    M,
+    stride_grad_out_b,
+    stride_grad_out_c,
+    stride_grad_out_2,
+    stride_grad_out_3,
+    N: tl.constexpr,  # compiled for each row length
+    OUT_C: tl.constexpr,
+    H: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+):
+    # consecutive elements of the result, each with its row and its column
+    first = tl.program_id(0).to(tl.int64) * BLOCK_SIZE  # int64: rows * N may pass 2**31
+    offsets = first + tl.arange(0, BLOCK_SIZE)
+    mask = offsets < n_elements
+    # counted from the start of their first row
+    run = (first % N).to(tl.int32) + tl.arange(0, BLOCK_SIZE)
+    rows = first // N + run // N
+    cols = run % N
+    # the dtype of M, int32 if it suffices: faster division
+    short_rows = rows.to((tl.program_id(0) + M).dtype)
+    h = (short_rows % H).to(tl.int64)
+    c = (short_rows // H % OUT_C).to(tl.int64)
+    b = (short_rows // (OUT_C * H)).to(tl.int64)
+    grad_out = tl.load(
+        grad_out_ptr
+        + b * stride_grad_out_b
+        + c // 4 * stride_grad_out_c
+        + (h * 2 + c // 2 % 2) * stride_grad_out_2
+        + (cols * 2 + c % 2) * stride_grad_out_3,
+        mask=mask,
+    )
+    tl.store(grad_x_ptr + offsets, grad_out, mask=mask)
+
+
+@triton.jit
+def pixel_shuffle_backward_planes_kernel(
+    grad_out_ptr,
+    grad_x_ptr,
     OUT_C,
     stride_grad_out_b,
     N: tl.constexpr,  # compiled for each row length
@@ -57,41 +96,56 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row and bytes of the tensor (None: no limit), kernel,
+# launch options.
 SCHEDULES = (
     (
-        128,
+        None,
+        524288,
         pixel_shuffle_backward_kernel,
+        {"BLOCK_SIZE": 1024, "num_warps": 4},
+    ),
+    (
+        128,
+        None,
+        pixel_shuffle_backward_planes_kernel,
         {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 64, "ROW_TILES": 4, "num_warps": 1},
     ),
     (
         256,
-        pixel_shuffle_backward_kernel,
-        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 128, "ROW_TILES": 4, "num_warps": 1},
+        None,
+        pixel_shuffle_backward_planes_kernel,
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 128, "ROW_TILES": 2, "num_warps": 2},
     ),
     (
         512,
-        pixel_shuffle_backward_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 256, "ROW_TILES": 4, "num_warps": 1},
+        None,
+        pixel_shuffle_backward_planes_kernel,
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 256, "ROW_TILES": 2, "num_warps": 2},
     ),
     (
         1024,
-        pixel_shuffle_backward_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 512, "ROW_TILES": 4, "num_warps": 1},
+        None,
+        pixel_shuffle_backward_planes_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 512, "ROW_TILES": 2, "num_warps": 2},
     ),
     (
         None,
-        pixel_shuffle_backward_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "ROW_TILES": 4, "num_warps": 1},
+        None,
+        pixel_shuffle_backward_planes_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "ROW_TILES": 2, "num_warps": 2},
     ),
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, tensor_bytes: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_tensor_bytes, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_tensor_bytes is not None and tensor_bytes > max_tensor_bytes:
+            continue
+        return kernel, options
 
 
 def check_inputs(grad_out: torch.Tensor) -> None:
@@ -139,28 +193,45 @@ def pixel_shuffle_backward(grad_out: torch.Tensor) -> torch.Tensor:
     N = grad_x.shape[3]
     OUT_C = grad_x.shape[1]
     H = grad_x.shape[2]
+    n_elements = M * N
     if M > 2**30 or H > 2**26 or N > 67107840:
         raise ValueError(
             "pixel_shuffle_backward: at most 2**30 rows, 2**26 rows of a plane and "
             f"67107840 columns, got {M}, {H} and {N}"
         )
-    kernel, options = pick_schedule(N * grad_x.element_size())
+    kernel, options = pick_schedule(
+        N * grad_x.element_size(), M * N * grad_x.element_size()
+    )
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
-        grid = (
-            M // H * cdiv(H, options["BLOCK_SIZE_M"] * options["ROW_TILES"]),
-            cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            grad_out,
-            grad_x,
-            OUT_C,
-            grad_out.stride(0),
-            N=N,
-            H=H,
-            stride_grad_out_c=grad_out.stride(1),
-            stride_grad_out_2=grad_out.stride(2),
-            stride_grad_out_3=grad_out.stride(3),
-            **options,
-        )
+        if kernel is pixel_shuffle_backward_kernel:
+            grid = (cdiv(n_elements, options["BLOCK_SIZE"]),)
+            kernel[grid](
+                grad_out,
+                grad_x,
+                n_elements,
+                M,
+                *grad_out.stride(),
+                N=N,
+                OUT_C=OUT_C,
+                H=H,
+                **options,
+            )
+        elif kernel is pixel_shuffle_backward_planes_kernel:
+            grid = (
+                M // H * cdiv(H, options["BLOCK_SIZE_M"] * options["ROW_TILES"]),
+                cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                grad_out,
+                grad_x,
+                OUT_C,
+                grad_out.stride(0),
+                N=N,
+                H=H,
+                stride_grad_out_c=grad_out.stride(1),
+                stride_grad_out_2=grad_out.stride(2),
+                stride_grad_out_3=grad_out.stride(3),
+                **options,
+            )
     return grad_x

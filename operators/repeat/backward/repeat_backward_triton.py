@@ -53,12 +53,15 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
-SCHEDULES = ((None, repeat_backward_kernel, {"BLOCK_SIZE": 2048, "num_warps": 4}),)
+# Each entry: maximum bytes of the tensor (None: no limit), kernel, launch options.
+SCHEDULES = (
+    (524288, repeat_backward_kernel, {"BLOCK_SIZE": 1024, "num_warps": 4}),
+    (None, repeat_backward_kernel, {"BLOCK_SIZE": 2048, "num_warps": 4}),
+)
 
 
 def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
+    """The kernel and the launch options for a tensor of `size` bytes."""
     for most, kernel, options in SCHEDULES:
         if most is None or size <= most:
             return kernel, options
@@ -99,7 +102,7 @@ def repeat_backward(grad_out: torch.Tensor) -> torch.Tensor:
     D = grad_out.shape[1] // 3
     if N > 2**29:
         raise ValueError(f"repeat_backward: at most 2**29 columns, got {N}")
-    kernel, options = pick_schedule(N * grad_x.element_size())
+    kernel, options = pick_schedule(M * N * grad_x.element_size())
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
         grid = (cdiv(n_elements, options["BLOCK_SIZE"]),)

@@ -49,6 +49,94 @@ def reverse_cumsum_backward_kernel(
 
 
 @triton.jit
+def reverse_cumsum_backward_split_kernel(
+    grad_out_ptr,
+    grad_x_parts_ptr,
+    M,
+    N,
+    stride_grad_out_m,
+    stride_grad_out_n,
+    BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    # cols * stride may pass 2**31
+    stride_grad_out_n = tl.cast(stride_grad_out_n, tl.int64)
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+    split = tl.program_id(1)
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
+    first = split * part
+    end = tl.minimum(first + part, N)
+
+    # grad_x_total: grad_x over the part so far
+    # grad_x_lost: rounding error of grad_x_total
+    grad_x_total = 0.0
+    grad_x_lost = 0.0
+    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        grad_out = tl.load(
+            grad_out_ptr + row * stride_grad_out_m + cols * stride_grad_out_n,
+            mask=mask,
+            other=0.0,
+        ).to(tl.float32)
+        grad_x_end = tl.sum(grad_out, axis=0)
+        grad_x_total, grad_x_lost = _two_sum(grad_x_total, grad_x_lost + grad_x_end)
+    tl.store(
+        grad_x_parts_ptr + split.to(tl.int64) * M + row, grad_x_total + grad_x_lost
+    )
+
+
+@triton.jit
+def reverse_cumsum_backward_apply_kernel(
+    grad_out_ptr,
+    grad_x_parts_ptr,
+    grad_x_ptr,
+    M,
+    N,
+    stride_grad_out_m,
+    stride_grad_out_n,
+    BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    # cols * stride may pass 2**31
+    stride_grad_out_n = tl.cast(stride_grad_out_n, tl.int64)
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+    split = tl.program_id(1)
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
+    first = split * part
+    end = tl.minimum(first + part, N)
+    # combined result of the preceding parts
+    parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
+    is_before = tl.arange(0, SPLITS) < split
+    grad_x_carry = tl.sum(
+        tl.load(grad_x_parts_ptr + parts, mask=is_before, other=0.0), axis=0
+    )
+    grad_x_lost = 0.0
+
+    # grad_x_carry: grad_x at the end of the block before
+    # grad_x_lost: rounding error of grad_x_carry
+    is_last = tl.arange(0, BLOCK_SIZE_N) == BLOCK_SIZE_N - 1
+    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        grad_out = tl.load(
+            grad_out_ptr + row * stride_grad_out_m + cols * stride_grad_out_n,
+            mask=mask,
+            other=0.0,
+        ).to(tl.float32)
+        # grad_x = grad_out.cumsum(-1)
+        grad_x_block = tl.cumsum(grad_out, axis=0)
+        grad_x = grad_x_carry + (grad_x_lost + grad_x_block)
+        tl.store(grad_x_ptr + row * N + cols, grad_x, mask=mask)
+        grad_x_end = tl.sum(tl.where(is_last, grad_x_block, 0.0), axis=0)
+        grad_x_carry, grad_x_lost = _two_sum(grad_x_carry, grad_x_lost + grad_x_end)
+
+
+@triton.jit
 def reverse_cumsum_backward_looped_kernel(
     grad_out_ptr,
     grad_x_ptr,
@@ -89,12 +177,20 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
-    (2048, reverse_cumsum_backward_kernel, {"num_warps": 1}),
-    (8192, reverse_cumsum_backward_kernel, {"num_warps": 4}),
-    (32768, reverse_cumsum_backward_kernel, {"num_warps": 8}),
+    (2048, 128, reverse_cumsum_backward_kernel, {"num_warps": 4}),
+    (2048, None, reverse_cumsum_backward_kernel, {"num_warps": 1}),
+    (8192, None, reverse_cumsum_backward_kernel, {"num_warps": 4}),
+    (32768, None, reverse_cumsum_backward_kernel, {"num_warps": 8}),
     (
+        None,
+        16,
+        reverse_cumsum_backward_split_kernel,
+        {"BLOCK_SIZE_N": 4096, "NUM_STAGES": 3, "SPLITS": 32, "num_warps": 8},
+    ),
+    (
+        None,
         None,
         reverse_cumsum_backward_looped_kernel,
         {"BLOCK_SIZE_N": 4096, "NUM_STAGES": 3, "num_warps": 8},
@@ -102,11 +198,14 @@ SCHEDULES = (
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, rows: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_rows, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_rows is not None and rows > max_rows:
+            continue
+        return kernel, options
 
 
 def check_inputs(grad_out: torch.Tensor) -> None:
@@ -136,7 +235,7 @@ def reverse_cumsum_backward(grad_out: torch.Tensor) -> torch.Tensor:
             f"reverse_cumsum_backward: at most 2**30 rows and columns, got {M} and {N}"
         )
     grad_out_view = grad_out if grad_out.ndim == 2 else grad_out.reshape(M, N)
-    kernel, options = pick_schedule(N * grad_x.element_size())
+    kernel, options = pick_schedule(N * grad_x.element_size(), M)
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
         if kernel is reverse_cumsum_backward_kernel:
@@ -146,6 +245,27 @@ def reverse_cumsum_backward(grad_out: torch.Tensor) -> torch.Tensor:
                 N,
                 *grad_out_view.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
+                **options,
+            )
+        elif kernel is reverse_cumsum_backward_split_kernel:
+            grad_x_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
+            )
+            kernel[(M, options["SPLITS"])](
+                grad_out_view,
+                grad_x_parts,
+                M,
+                N,
+                *grad_out_view.stride(),
+                **options,
+            )
+            reverse_cumsum_backward_apply_kernel[(M, options["SPLITS"])](
+                grad_out_view,
+                grad_x_parts,
+                grad_x,
+                M,
+                N,
+                *grad_out_view.stride(),
                 **options,
             )
         elif kernel is reverse_cumsum_backward_looped_kernel:

@@ -42,31 +42,102 @@ def row_sum_backward_kernel(
     )
 
 
+@triton.jit
+def row_sum_backward_1d_grid_kernel(
+    grad_out_ptr,
+    grad_x_ptr,
+    M,
+    N,
+    stride_grad_out_m,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    # columns vary fastest: programs that run together write adjacent memory
+    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    # int64: rows * N may pass 2**31
+    pid_m = (tl.program_id(0) // num_tiles_n).to(tl.int64)
+    pid_n = tl.program_id(0) % num_tiles_n
+    cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    col_mask = cols < N
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    row_mask = rows < M
+    mask = row_mask[:, None] & col_mask[None, :]
+    grad_out = tl.load(
+        grad_out_ptr + rows * stride_grad_out_m,
+        mask=row_mask,
+    ).to(tl.float32)
+    # return grad_x.to(dtype)
+    grad_x = grad_out.to(grad_out_ptr.dtype.element_ty).to(tl.float32)
+    tl.store(
+        grad_x_ptr + rows[:, None] * N + cols[None, :],
+        tl.broadcast_to(grad_x[:, None], (BLOCK_SIZE_M, BLOCK_SIZE_N)),
+        mask=mask,
+    )
+
+
 def cdiv(a: int, b: int) -> int:
     """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row, rows and bytes of the tensor (None: no limit),
+# kernel, launch options.
 SCHEDULES = (
     (
         1024,
+        None,
+        4194304,
+        row_sum_backward_kernel,
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 2},
+    ),
+    (
+        1024,
+        None,
+        None,
         row_sum_backward_kernel,
         {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
     ),
     (
         None,
+        2,
+        4194304,
+        row_sum_backward_1d_grid_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
+    ),
+    (
+        None,
+        None,
+        4194304,
         row_sum_backward_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8},
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
+    ),
+    (
+        2048,
+        None,
+        None,
+        row_sum_backward_1d_grid_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
+    ),
+    (
+        None,
+        None,
+        None,
+        row_sum_backward_1d_grid_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 4},
     ),
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, rows: int, tensor_bytes: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_rows, max_tensor_bytes, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_rows is not None and rows > max_rows:
+            continue
+        if max_tensor_bytes is not None and tensor_bytes > max_tensor_bytes:
+            continue
+        return kernel, options
 
 
 def check_inputs(grad_out: torch.Tensor, x: torch.Tensor) -> None:
@@ -111,16 +182,31 @@ def row_sum_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
             f"{N}"
         )
     grad_out_view = grad_out if grad_out.ndim == 1 else grad_out.reshape(M)
-    kernel, options = pick_schedule(N * grad_x.element_size())
+    kernel, options = pick_schedule(
+        N * grad_x.element_size(), M, M * N * grad_x.element_size()
+    )
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
-        grid = (cdiv(M, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))
-        kernel[grid](
-            grad_out_view,
-            grad_x,
-            M,
-            N,
-            *grad_out_view.stride(),
-            **options,
-        )
+        if kernel is row_sum_backward_kernel:
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))
+            kernel[grid](
+                grad_out_view,
+                grad_x,
+                M,
+                N,
+                *grad_out_view.stride(),
+                **options,
+            )
+        elif kernel is row_sum_backward_1d_grid_kernel:
+            grid = (
+                cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                grad_out_view,
+                grad_x,
+                M,
+                N,
+                *grad_out_view.stride(),
+                **options,
+            )
     return grad_x

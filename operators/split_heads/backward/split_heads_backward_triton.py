@@ -71,7 +71,7 @@ def split_heads_backward_kernel(
 
 
 @triton.jit
-def split_heads_backward_1d_grid_kernel(
+def split_heads_backward_1d_grid_evict_last_loads_kernel(
     grad_q_ptr,
     grad_k_ptr,
     grad_v_ptr,
@@ -104,16 +104,19 @@ def split_heads_backward_1d_grid_kernel(
     grad_q = tl.load(
         grad_q_ptr + rows[:, None] * stride_grad_q_m + cols[None, :] * stride_grad_q_n,
         mask=mask,
+        eviction_policy="evict_last",
     )
     grad_k = tl.load(
         grad_k_ptr + rows[:, None] * stride_grad_k_m + cols[None, :] * stride_grad_k_n,
         mask=mask,
+        eviction_policy="evict_last",
     )
     grad_v = tl.load(
         grad_v_ptr
         + rows[:, None] * stride_grad_v_0
         + (cols + 2 * N - (N + N))[None, :] * stride_grad_v_d,
         mask=mask,
+        eviction_policy="evict_last",
     )
     tl.store(
         grad_qkv_ptr + rows[:, None] * stride_grad_qkv_0 + cols[None, :],
@@ -137,31 +140,64 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row, rows and bytes of the tensor (None: no limit),
+# kernel, launch options.
 SCHEDULES = (
     (
+        256,
+        None,
+        None,
+        split_heads_backward_kernel,
+        {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 8},
+    ),
+    (
         1024,
+        None,
+        4194304,
+        split_heads_backward_kernel,
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 2},
+    ),
+    (
+        1024,
+        None,
+        None,
         split_heads_backward_kernel,
         {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
     ),
     (
-        2048,
-        split_heads_backward_1d_grid_kernel,
+        None,
+        2,
+        4194304,
+        split_heads_backward_1d_grid_evict_last_loads_kernel,
         {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
     ),
     (
         None,
-        split_heads_backward_1d_grid_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 4},
+        None,
+        4194304,
+        split_heads_backward_kernel,
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
+    ),
+    (
+        None,
+        None,
+        None,
+        split_heads_backward_1d_grid_evict_last_loads_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
     ),
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, rows: int, tensor_bytes: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_rows, max_tensor_bytes, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_rows is not None and rows > max_rows:
+            continue
+        if max_tensor_bytes is not None and tensor_bytes > max_tensor_bytes:
+            continue
+        return kernel, options
 
 
 def check_inputs(
@@ -230,9 +266,9 @@ def split_heads_backward(
         return grad_qkv
     N = grad_q.shape[-1]
     M = grad_q.numel() // N
-    if M > 2**32 or N > 33553920:
+    if M > 2**34 or N > 8388480:
         raise ValueError(
-            f"split_heads_backward: at most 2**32 rows and 33553920 columns, got {M} "
+            f"split_heads_backward: at most 2**34 rows and 8388480 columns, got {M} "
             f"and {N}"
         )
     grad_q_view = grad_q if grad_q.ndim == 2 else grad_q.reshape(M, N)
@@ -247,7 +283,9 @@ def split_heads_backward(
         if grad_qkv.ndim == 2
         else grad_qkv.reshape(grad_qkv.shape[:-1].numel(), grad_qkv.shape[-1])
     )
-    kernel, options = pick_schedule(N * grad_qkv.element_size())
+    kernel, options = pick_schedule(
+        N * grad_qkv.element_size(), M, M * N * grad_qkv.element_size()
+    )
     # Triton launches on the current device
     with torch.cuda.device(grad_q.get_device()):
         if kernel is split_heads_backward_kernel:
@@ -265,7 +303,7 @@ def split_heads_backward(
                 grad_qkv_view.stride(0),
                 **options,
             )
-        elif kernel is split_heads_backward_1d_grid_kernel:
+        elif kernel is split_heads_backward_1d_grid_evict_last_loads_kernel:
             grid = (
                 cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),
             )

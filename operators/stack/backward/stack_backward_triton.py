@@ -49,7 +49,7 @@ def stack_backward_kernel(
 
 
 @triton.jit
-def stack_backward_1d_grid_kernel(
+def stack_backward_1d_grid_evict_last_loads_kernel(
     grad_out_ptr,
     grad_x_ptr,
     grad_y_ptr,
@@ -78,6 +78,7 @@ def stack_backward_1d_grid_kernel(
         + rows[:, None] * stride_grad_out_b
         + cols[None, :] * stride_grad_out_d,
         mask=mask,
+        eviction_policy="evict_last",
     )
     grad_out_2 = tl.load(
         grad_out_ptr
@@ -85,6 +86,7 @@ def stack_backward_1d_grid_kernel(
         + stride_grad_out_1
         + cols[None, :] * stride_grad_out_d,
         mask=mask,
+        eviction_policy="evict_last",
     )
     tl.store(grad_x_ptr + rows[:, None] * N + cols[None, :], grad_out, mask=mask)
     tl.store(grad_y_ptr + rows[:, None] * N + cols[None, :], grad_out_2, mask=mask)
@@ -95,31 +97,64 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row, rows and bytes of the tensor (None: no limit),
+# kernel, launch options.
 SCHEDULES = (
     (
+        256,
+        None,
+        None,
+        stack_backward_kernel,
+        {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 8},
+    ),
+    (
         1024,
+        None,
+        4194304,
+        stack_backward_kernel,
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 2},
+    ),
+    (
+        1024,
+        None,
+        None,
         stack_backward_kernel,
         {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
     ),
     (
-        2048,
-        stack_backward_1d_grid_kernel,
+        None,
+        2,
+        4194304,
+        stack_backward_1d_grid_evict_last_loads_kernel,
         {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
     ),
     (
         None,
-        stack_backward_1d_grid_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 4},
+        None,
+        4194304,
+        stack_backward_kernel,
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
+    ),
+    (
+        None,
+        None,
+        None,
+        stack_backward_1d_grid_evict_last_loads_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
     ),
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, rows: int, tensor_bytes: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_rows, max_tensor_bytes, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_rows is not None and rows > max_rows:
+            continue
+        if max_tensor_bytes is not None and tensor_bytes > max_tensor_bytes:
+            continue
+        return kernel, options
 
 
 def check_inputs(grad_out: torch.Tensor) -> None:
@@ -158,11 +193,13 @@ def stack_backward(grad_out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return grad_x, grad_y
     M = grad_out.shape[0]
     N = grad_out.shape[2]
-    if M > 2**32 or N > 33553920:
+    if M > 2**34 or N > 8388480:
         raise ValueError(
-            f"stack_backward: at most 2**32 rows and 33553920 columns, got {M} and {N}"
+            f"stack_backward: at most 2**34 rows and 8388480 columns, got {M} and {N}"
         )
-    kernel, options = pick_schedule(N * grad_x.element_size())
+    kernel, options = pick_schedule(
+        N * grad_x.element_size(), M, M * N * grad_x.element_size()
+    )
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
         if kernel is stack_backward_kernel:
@@ -176,7 +213,7 @@ def stack_backward(grad_out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
                 *grad_out.stride(),
                 **options,
             )
-        elif kernel is stack_backward_1d_grid_kernel:
+        elif kernel is stack_backward_1d_grid_evict_last_loads_kernel:
             grid = (
                 cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),
             )

@@ -68,8 +68,13 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum rows (None: no limit), kernel, launch options.
 SCHEDULES = (
+    (
+        512,
+        take_along_dim_backward_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 64, "num_warps": 2},
+    ),
     (
         None,
         take_along_dim_backward_kernel,
@@ -79,7 +84,7 @@ SCHEDULES = (
 
 
 def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
+    """The kernel and the launch options for `size` rows."""
     for most, kernel, options in SCHEDULES:
         if most is None or size <= most:
             return kernel, options
@@ -160,7 +165,7 @@ def take_along_dim_backward(
             "take_along_dim_backward: at most 2**30 rows, columns and places, got "
             f"{M}, {N} and {L}"
         )
-    kernel, options = pick_schedule(N * grad_out.element_size())
+    kernel, options = pick_schedule(M)
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
         grid = (cdiv(M, options["BLOCK_SIZE_M"]),)

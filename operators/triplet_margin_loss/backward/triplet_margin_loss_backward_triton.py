@@ -165,6 +165,158 @@ def triplet_margin_loss_backward_row_kernel(
 
 
 @triton.jit
+def triplet_margin_loss_backward_split_kernel(
+    anchor_ptr,
+    positive_ptr,
+    negative_ptr,
+    row_sum_parts_ptr,
+    row_sum_2_parts_ptr,
+    M,
+    N,
+    stride_anchor_m,
+    stride_anchor_n,
+    stride_positive_m,
+    stride_positive_n,
+    stride_negative_m,
+    stride_negative_n,
+    BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    stride_anchor_n = tl.cast(stride_anchor_n, tl.int64)  # cols * stride may pass 2**31
+    stride_positive_n = tl.cast(stride_positive_n, tl.int64)
+    stride_negative_n = tl.cast(stride_negative_n, tl.int64)
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+    split = tl.program_id(1)
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
+    first = split * part
+    end = tl.minimum(first + part, N)
+
+    row_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
+    row_sum_2_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
+    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        anchor = tl.load(
+            anchor_ptr + row * stride_anchor_m + cols * stride_anchor_n,
+            mask=mask,
+            other=0.0,
+        ).to(tl.float32)
+        positive = tl.load(
+            positive_ptr + row * stride_positive_m + cols * stride_positive_n,
+            mask=mask,
+            other=0.0,
+        ).to(tl.float32)
+        negative = tl.load(
+            negative_ptr + row * stride_negative_m + cols * stride_negative_n,
+            mask=mask,
+            other=0.0,
+        ).to(tl.float32)
+        # total = anchor - positive + 1e-06
+        total = anchor - positive + 1e-6
+        # total_2 = anchor - negative + 1e-06
+        total_2 = anchor - negative + 1e-6
+        row_sum_acc += tl.where(mask, total * total, 0.0)
+        row_sum_2_acc += tl.where(mask, total_2 * total_2, 0.0)
+    row_sum = tl.sum(row_sum_acc, axis=0)
+    row_sum_2 = tl.sum(row_sum_2_acc, axis=0)
+    slot = split.to(tl.int64) * M + row
+    tl.store(row_sum_parts_ptr + slot, row_sum)
+    tl.store(row_sum_2_parts_ptr + slot, row_sum_2)
+
+
+@triton.jit
+def triplet_margin_loss_backward_apply_kernel(
+    grad_loss_ptr,
+    anchor_ptr,
+    positive_ptr,
+    negative_ptr,
+    row_sum_parts_ptr,
+    row_sum_2_parts_ptr,
+    grad_anchor_ptr,
+    grad_positive_ptr,
+    grad_negative_ptr,
+    M,
+    N,
+    B,
+    stride_anchor_m,
+    stride_anchor_n,
+    stride_positive_m,
+    stride_positive_n,
+    stride_negative_m,
+    stride_negative_n,
+    BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+):
+    stride_anchor_n = tl.cast(stride_anchor_n, tl.int64)  # cols * stride may pass 2**31
+    stride_positive_n = tl.cast(stride_positive_n, tl.int64)
+    stride_negative_n = tl.cast(stride_negative_n, tl.int64)
+    # one tile of a row per program
+    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    # int64: row * N may pass 2**31
+    row = (tl.program_id(0) // num_tiles_n).to(tl.int64)
+    tile = tl.program_id(0) % num_tiles_n
+    cols = tile * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    mask = cols < N
+    parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
+    row_sum = tl.sum(tl.load(row_sum_parts_ptr + parts), axis=0)
+    row_sum_2 = tl.sum(tl.load(row_sum_2_parts_ptr + parts), axis=0)
+    # positive_distance = torch.sqrt((total * total).sum(dim=-1, keepdim=True))
+    positive_distance = tl.sqrt(row_sum)
+    # negative_distance = torch.sqrt((total_2 * total_2).sum(dim=-1, keepdim=True))
+    negative_distance = tl.sqrt(row_sum_2)
+    is_at_least = positive_distance - negative_distance + 1.0 >= 0.0
+    grad_loss = tl.load(grad_loss_ptr).to(tl.float32)
+    # grad_positive_distance = torch.where(is_at_least, grad_loss / anchor.shape[0],
+    # 0.0)
+    ratio = grad_loss / B
+    grad_positive_distance = tl.where(is_at_least, ratio, 0.0)
+    # grad_total = grad_positive_distance / positive_distance * total
+    ratio_2 = grad_positive_distance / positive_distance
+    # grad_negative = grad_positive_distance / negative_distance * total_2
+    ratio_3 = grad_positive_distance / negative_distance
+    anchor = tl.load(
+        anchor_ptr + row * stride_anchor_m + cols * stride_anchor_n,
+        mask=mask,
+        eviction_policy="evict_last",
+    ).to(tl.float32)
+    positive = tl.load(
+        positive_ptr + row * stride_positive_m + cols * stride_positive_n,
+        mask=mask,
+        eviction_policy="evict_last",
+    ).to(tl.float32)
+    negative = tl.load(
+        negative_ptr + row * stride_negative_m + cols * stride_negative_n,
+        mask=mask,
+        eviction_policy="evict_last",
+    ).to(tl.float32)
+    # total = anchor - positive + 1e-06
+    total = anchor - positive + 1e-6
+    # total_2 = anchor - negative + 1e-06
+    total_2 = anchor - negative + 1e-6
+    grad_total = ratio_2 * total
+    grad_negative = ratio_3 * total_2
+    grad_anchor = grad_total - grad_negative
+    grad_positive = -grad_total
+    tl.store(
+        grad_anchor_ptr + row * N + cols, grad_anchor, mask=mask, cache_modifier=".cs"
+    )
+    tl.store(
+        grad_positive_ptr + row * N + cols,
+        grad_positive,
+        mask=mask,
+        cache_modifier=".cs",
+    )
+    tl.store(
+        grad_negative_ptr + row * N + cols,
+        grad_negative,
+        mask=mask,
+        cache_modifier=".cs",
+    )
+
+
+@triton.jit
 def triplet_margin_loss_backward_looped_kernel(
     grad_loss_ptr,
     anchor_ptr,
@@ -292,14 +444,27 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
-    (512, triplet_margin_loss_backward_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
-    (4096, triplet_margin_loss_backward_row_kernel, {"num_warps": 2}),
-    (8192, triplet_margin_loss_backward_row_kernel, {"num_warps": 4}),
-    (16384, triplet_margin_loss_backward_row_kernel, {"num_warps": 8}),
-    (32768, triplet_margin_loss_backward_row_kernel, {"num_warps": 16}),
     (
+        512,
+        None,
+        triplet_margin_loss_backward_kernel,
+        {"BLOCK_SIZE_M": 16, "num_warps": 4},
+    ),
+    (8192, 128, triplet_margin_loss_backward_row_kernel, {"num_warps": 8}),
+    (4096, None, triplet_margin_loss_backward_row_kernel, {"num_warps": 2}),
+    (8192, None, triplet_margin_loss_backward_row_kernel, {"num_warps": 4}),
+    (16384, None, triplet_margin_loss_backward_row_kernel, {"num_warps": 8}),
+    (32768, None, triplet_margin_loss_backward_row_kernel, {"num_warps": 16}),
+    (
+        None,
+        32,
+        triplet_margin_loss_backward_split_kernel,
+        {"BLOCK_SIZE_N": 1024, "NUM_STAGES": 3, "SPLITS": 64, "num_warps": 4},
+    ),
+    (
+        None,
         None,
         triplet_margin_loss_backward_looped_kernel,
         {"BLOCK_SIZE_N": 16384, "num_warps": 8},
@@ -307,11 +472,14 @@ SCHEDULES = (
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, rows: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_rows, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_rows is not None and rows > max_rows:
+            continue
+        return kernel, options
 
 
 def check_inputs(
@@ -405,7 +573,7 @@ def triplet_margin_loss_backward(
             f"triplet_margin_loss_backward: at most 2**30 rows and columns, got {M} "
             f"and {N}"
         )
-    kernel, options = pick_schedule(N * grad_anchor.element_size())
+    kernel, options = pick_schedule(N * grad_anchor.element_size(), M)
     # Triton launches on the current device
     with torch.cuda.device(grad_loss.get_device()):
         if kernel is triplet_margin_loss_backward_kernel:
@@ -443,6 +611,47 @@ def triplet_margin_loss_backward(
                 *negative.stride(),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
+            )
+        elif kernel is triplet_margin_loss_backward_split_kernel:
+            num_tiles = M * cdiv(N, options["BLOCK_SIZE_N"])
+            row_sum_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=grad_loss.device
+            )
+            row_sum_2_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=grad_loss.device
+            )
+            kernel[(M, options["SPLITS"])](
+                anchor,
+                positive,
+                negative,
+                row_sum_parts,
+                row_sum_2_parts,
+                M,
+                N,
+                *anchor.stride(),
+                *positive.stride(),
+                *negative.stride(),
+                **options,
+            )
+            triplet_margin_loss_backward_apply_kernel[(num_tiles,)](
+                grad_loss,
+                anchor,
+                positive,
+                negative,
+                row_sum_parts,
+                row_sum_2_parts,
+                grad_anchor,
+                grad_positive,
+                grad_negative,
+                M,
+                N,
+                B,
+                *anchor.stride(),
+                *positive.stride(),
+                *negative.stride(),
+                BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
+                SPLITS=options["SPLITS"],
+                num_warps=options["num_warps"],
             )
         elif kernel is triplet_margin_loss_backward_looped_kernel:
             kernel[(M,)](

@@ -51,46 +51,145 @@ def triu_backward_kernel(
     tl.store(grad_x_ptr + rows[:, None] * N + cols[None, :], grad_x, mask=mask)
 
 
+@triton.jit
+def triu_backward_specialize_kernel(
+    grad_out_ptr,
+    grad_x_ptr,
+    N: tl.constexpr,  # compiled for each row length
+    A: tl.constexpr,
+    stride_grad_out_m: tl.constexpr,
+    stride_grad_out_n: tl.constexpr,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_grad_out_m = tl.cast(stride_grad_out_m, tl.int64)  # offsets may pass 2**31
+    stride_grad_out_n = tl.cast(stride_grad_out_n, tl.int64)
+    # one tile of rows and columns of one plane per program
+    num_tiles_m = tl.cdiv(A, BLOCK_SIZE_M)
+    plane = tl.program_id(0) // num_tiles_m
+    pid_m = tl.program_id(0) % num_tiles_m
+    pid_n = tl.program_id(1)
+    cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    col_mask = cols < N
+    a = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    rows = plane.to(tl.int64) * A + a  # int64: rows * N may pass 2**31
+    row_mask = a < A
+    mask = row_mask[:, None] & col_mask[None, :]
+    grad_out = tl.load(
+        grad_out_ptr
+        + rows[:, None] * stride_grad_out_m
+        + cols[None, :] * stride_grad_out_n,
+        mask=mask,
+    )
+    # columns = torch.arange(grad_out.shape[2], device=grad_out.device)
+    columns = cols
+    # place = torch.arange(grad_out.shape[1], device=grad_out.device).reshape(-1, 1) +
+    # 1
+    place = a.to(tl.int64) + 1
+    # grad_x = torch.where(columns >= place, grad_out, 0.0)
+    grad_x = tl.where(columns[None, :] >= place[:, None], grad_out, 0.0)
+    tl.store(grad_x_ptr + rows[:, None] * N + cols[None, :], grad_x, mask=mask)
+
+
+@triton.jit
+def triu_backward_tile_kernel(
+    grad_out_ptr,
+    grad_x_ptr,
+    M,
+    N,
+    A,
+    stride_grad_out_m,
+    stride_grad_out_n,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    # cols * stride may pass 2**31
+    stride_grad_out_n = tl.cast(stride_grad_out_n, tl.int64)
+    # columns vary fastest: programs that run together write adjacent memory
+    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    # int64: rows * N may pass 2**31
+    pid_m = (tl.program_id(0) // num_tiles_n).to(tl.int64)
+    pid_n = tl.program_id(0) % num_tiles_n
+    cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    col_mask = cols < N
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    row_mask = rows < M
+    mask = row_mask[:, None] & col_mask[None, :]
+    # the dtype of M, int32 if it suffices: faster division
+    short_rows = rows.to((tl.program_id(0) + M).dtype)
+    a = (short_rows % A).to(tl.int64)
+    grad_out = tl.load(
+        grad_out_ptr
+        + rows[:, None] * stride_grad_out_m
+        + cols[None, :] * stride_grad_out_n,
+        mask=mask,
+        eviction_policy="evict_last",
+    )
+    # columns = torch.arange(grad_out.shape[2], device=grad_out.device)
+    columns = cols
+    # place = torch.arange(grad_out.shape[1], device=grad_out.device).reshape(-1, 1) +
+    # 1
+    place = a.to(tl.int64) + 1
+    # grad_x = torch.where(columns >= place, grad_out, 0.0)
+    grad_x = tl.where(columns[None, :] >= place[:, None], grad_out, 0.0)
+    tl.store(grad_x_ptr + rows[:, None] * N + cols[None, :], grad_x, mask=mask)
+
+
 def cdiv(a: int, b: int) -> int:
     """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row and bytes of the tensor (None: no limit), kernel,
+# launch options.
 SCHEDULES = (
     (
         128,
+        None,
         triu_backward_kernel,
         {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 4},
     ),
     (
         256,
+        None,
         triu_backward_kernel,
         {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 4},
     ),
     (
         512,
+        None,
         triu_backward_kernel,
         {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 256, "num_warps": 4},
     ),
     (
         1024,
+        None,
         triu_backward_kernel,
         {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 4},
     ),
     (
         None,
-        triu_backward_kernel,
+        4194304,
+        triu_backward_specialize_kernel,
         {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 1024, "num_warps": 4},
+    ),
+    (
+        None,
+        None,
+        triu_backward_tile_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
     ),
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, tensor_bytes: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_tensor_bytes, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_tensor_bytes is not None and tensor_bytes > max_tensor_bytes:
+            continue
+        return kernel, options
 
 
 def check_inputs(grad_out: torch.Tensor) -> None:
@@ -116,25 +215,55 @@ def triu_backward(grad_out: torch.Tensor) -> torch.Tensor:
     M = grad_out.shape[:2].numel()
     N = grad_out.shape[2]
     A = grad_out.shape[1]
-    if M > 2**30 or A > 2**26 or N > 67107840:
+    if M > 2**30 or A > 2**26 or N > 2**30:
         raise ValueError(
-            "triu_backward: at most 2**30 rows, 2**26 rows of a plane and 67107840 "
+            "triu_backward: at most 2**30 rows, 2**26 rows of a plane and 2**30 "
             f"columns, got {M}, {A} and {N}"
         )
     grad_out_view = grad_out.reshape(M, N)
-    kernel, options = pick_schedule(N * grad_x.element_size())
+    kernel, options = pick_schedule(
+        N * grad_x.element_size(), M * N * grad_x.element_size()
+    )
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
-        grid = (
-            M // A * cdiv(A, options["BLOCK_SIZE_M"]),
-            cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            grad_out_view,
-            grad_x,
-            N,
-            A,
-            *grad_out_view.stride(),
-            **options,
-        )
+        if kernel is triu_backward_kernel:
+            grid = (
+                M // A * cdiv(A, options["BLOCK_SIZE_M"]),
+                cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                grad_out_view,
+                grad_x,
+                N,
+                A,
+                *grad_out_view.stride(),
+                **options,
+            )
+        elif kernel is triu_backward_specialize_kernel:
+            grid = (
+                M // A * cdiv(A, options["BLOCK_SIZE_M"]),
+                cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                grad_out_view,
+                grad_x,
+                N=N,
+                A=A,
+                stride_grad_out_m=grad_out_view.stride(0),
+                stride_grad_out_n=grad_out_view.stride(1),
+                **options,
+            )
+        elif kernel is triu_backward_tile_kernel:
+            grid = (
+                cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                grad_out_view,
+                grad_x,
+                M,
+                N,
+                A,
+                *grad_out_view.stride(),
+                **options,
+            )
     return grad_x

@@ -75,29 +75,41 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row and bytes of the tensor (None: no limit), kernel,
+# launch options.
 SCHEDULES = (
     (
         128,
+        None,
         upsample_nearest_backward_kernel,
         {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 4},
     ),
     (
         256,
+        4194304,
+        upsample_nearest_backward_kernel,
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 128, "num_warps": 4},
+    ),
+    (
+        256,
+        None,
         upsample_nearest_backward_kernel,
         {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 4},
     ),
     (
         512,
+        None,
         upsample_nearest_backward_kernel,
         {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 256, "num_warps": 4},
     ),
     (
         1024,
+        None,
         upsample_nearest_backward_kernel,
         {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 4},
     ),
     (
+        None,
         None,
         upsample_nearest_backward_kernel,
         {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 1024, "num_warps": 4},
@@ -105,11 +117,14 @@ SCHEDULES = (
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, tensor_bytes: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_tensor_bytes, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_tensor_bytes is not None and tensor_bytes > max_tensor_bytes:
+            continue
+        return kernel, options
 
 
 def check_inputs(grad_out: torch.Tensor) -> None:
@@ -162,7 +177,9 @@ def upsample_nearest_backward(grad_out: torch.Tensor) -> torch.Tensor:
     grad_out_view = grad_out.reshape(
         grad_out.shape[:2].numel(), grad_out.shape[2], grad_out.shape[3]
     )
-    kernel, options = pick_schedule(N * grad_x.element_size())
+    kernel, options = pick_schedule(
+        N * grad_x.element_size(), M * N * grad_x.element_size()
+    )
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
         grid = (
