@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -10,8 +10,9 @@ from kernelgen.devices.facts import Peaks
 from kernelgen.families import elements, kept_inputs, products
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.kernel import Body, body_of
-from kernelgen.families.values import Use
+from kernelgen.families.values import Use, expressions
 from kernelgen.frontend.graph import DOT, REDUCTIONS
+from kernelgen.frontend.indices import leaves
 from kernelgen.frontend.operations import OPERATIONS, RECURRENT
 from kernelgen.plan import ChoicesPlan, Operand, Plan, Product, StepsPlan, TorchCall, WrittenPlan
 from kernelgen.spec.model import Case
@@ -49,6 +50,8 @@ class ProductWork:
     itemsize: int
     left: int | None = None
     """Of a batch's products those that masks leave; None: all."""
+    by_values: bool = False
+    """Whether values of inputs leave out more of them."""
 
     @property
     def flops(self) -> int:
@@ -80,6 +83,11 @@ class Work:
     @property
     def all_flops(self) -> int:
         return self.flops + sum(p.flops for p in self.products)
+
+    @property
+    def by_values(self) -> bool:
+        """Whether values of inputs say how much of it is to be done: it is the most then, and no bound."""
+        return any(p.by_values for p in self.products)
 
     @property
     def intensity(self) -> float:
@@ -116,23 +124,37 @@ def work(plan: Plan, case: Case) -> Work:
         )
         calls = tuple(call_work(call, case) for call in plan.calls)
         return Work(read, written, operations, calls, tuple(p for part in parts for p in part.products))
+    sizes = {t.name: prod(case.shape(t.shape)) for t in (*plan.spec.inputs, *plan.spec.outputs)}
     if isinstance(plan, WrittenPlan):
-        loaded, operations = {t.name for t in plan.spec.inputs if t.role != "like"}, 0
+        read, operations = {t.name: sizes[t.name] for t in plan.spec.inputs if t.role != "like"}, 0
         multiplied: tuple[ProductWork, ...] = ()
+        kept: Mapping[str, str] = {}
     else:
-        body = body_of(plan)
-        loaded = {str(v.tensor) for v in body.lowered.values if v.op == "load"}
+        body, kept = body_of(plan), kept_inputs(plan)
+        read = _read(body, case, sizes)
         operations = flops(body, case)
         multiplied = tuple(product_work(p, case) for p in products(plan))
-    kept = {} if isinstance(plan, WrittenPlan) else kept_inputs(plan)
-    tensors = [t for t in plan.spec.inputs if t.name in loaded - kept.keys()]
+    inputs = [t for t in plan.spec.inputs if t.name in read.keys() - kept.keys()]
     outputs = [t for t in plan.spec.outputs if t.name not in kept.values()]
     return Work(
-        sum(prod(case.shape(t.shape)) * ITEMSIZE[case.dtype(t.dtype)] for t in tensors),
-        sum(prod(case.shape(t.shape)) * ITEMSIZE[case.dtype(t.dtype)] for t in outputs),
+        sum(read[t.name] * ITEMSIZE[case.dtype(t.dtype)] for t in inputs),
+        sum(sizes[t.name] * ITEMSIZE[case.dtype(t.dtype)] for t in outputs),
         operations,
         products=multiplied,
     )
+
+
+def _read(body: Body, case: Case, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The elements that are read of every tensor: all, but of one that is looked up no more than are looked up, as if
+    none were the same."""
+    found: dict[str, int] = {}
+    for value in body.lowered.values:
+        if value.op == "load":
+            name = str(value.tensor)
+            looked_up = any(leaf.op == "value" for e in expressions(value) for leaf in leaves(e))
+            count = elements(body, case, value.axes) if looked_up else sizes[name]
+            found[name] = min(found.get(name, 0) + count, sizes[name])
+    return found
 
 
 def product_work(product: Product, case: Case) -> ProductWork:
@@ -144,7 +166,8 @@ def product_work(product: Product, case: Case) -> ProductWork:
     split = dtype == "float32" and product.precision not in ("", "ieee")
     return ProductWork(
         product.name, batch, rows, columns, summed, product.precision if split else dtype, ITEMSIZE[dtype],
-        product.left(rows, columns, summed) if product.left else None,
+        product.left(rows, columns, summed, lambda dim: prod(case.shape(dim))) if product.left else None,
+        product.by_values,
     )  # fmt: skip
 
 
@@ -224,6 +247,11 @@ def matrix_peak(call: CallWork, facts: Peaks) -> float:
     of matrices do not unless they are told to.
     """
     return facts.product_flops("tf32" if call.dtype == "float32" and ".conv" in call.function else call.dtype)
+
+
+def floor_us(work: Work, facts: Peaks) -> float | None:
+    """`floor_seconds` in microseconds; None where values say how much is to be done, so that nothing is a bound."""
+    return None if work.by_values else floor_seconds(work, facts) * 1e6
 
 
 def floor_seconds(work: Work, facts: Peaks) -> float:

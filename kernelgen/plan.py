@@ -138,8 +138,11 @@ class Product:
     which is read as TF32."""
     precision: str = ""
     """How float32 is multiplied; empty: as torch is set."""
-    left: Callable[[int, int, int], int] | None = None
-    """How many products of so many rows, columns and summed elements masks leave in a batch; None: all."""
+    left: Callable[[int, int, int, Callable[[tuple[Size, ...]], int]], int] | None = None
+    """How many products of so many rows, columns and summed elements masks leave in a batch, by what sizes are; None:
+    all."""
+    by_values: bool = False
+    """Whether values of inputs leave out more, such as lengths of sequences."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelgen.analysis import ProductWork, Work, floor_seconds, work
+from kernelgen.analysis import ProductWork, Work, floor_seconds, floor_us, work
 from kernelgen.devices import facts
 from kernelgen.devices.facts import DeviceFacts
 from kernelgen.generation import lowered
@@ -189,3 +189,21 @@ def test_convolutions_of_float32_are_priced_as_the_tf32_that_torch_allows(name: 
     case = next(c for c in spec.performance if "float32" in dict(c.dtypes).values())
     floor_us = floor_seconds(work(lowered(spec), case), facts.H200) * 1e6
     assert 0.2 * measured_us < floor_us < measured_us
+
+
+def test_a_table_counts_as_far_as_it_is_looked_up() -> None:
+    """Of 32,000 rows 16,384 are read at most, of 64 all."""
+    spec = load_spec(find_spec("embedding")[0])
+    case = spec.performance[0]
+    (table,) = (t for t in spec.inputs if len(t.shape) == 2)
+    few = replace(case, sizes=tuple((n, 64 if n == table.shape[0] else s) for n, s in case.sizes))
+    plan, (_, columns), (lookups,) = lowered(spec), table.shape, (s for n, s in case.sizes if n == "...")
+    for one, rows in ((case, lookups[0]), (few, 64)):
+        assert work(plan, one).bytes_read == 2 * rows * case.size(columns) + 8 * lookups[0]
+
+
+def test_where_lengths_say_how_much_is_done_nothing_is_a_bound() -> None:
+    spec = load_spec(find_spec("attention_varlen")[0])
+    done = work(lowered(spec), spec.performance[0])
+    assert done.by_values
+    assert floor_us(done, facts.H200) is None

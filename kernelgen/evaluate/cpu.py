@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from kernelgen.analysis import floor_seconds
+from kernelgen.analysis import floor_us
 from kernelgen.devices import DeviceFacts, ceilings
 from kernelgen.evaluate import kernels
 from kernelgen.evaluate.base import OPPONENTS, Evaluator, failed
@@ -104,7 +104,7 @@ class CpuEvaluator(Evaluator):
             against_us=old_us,
             speedup=old_us / new_us,
             interval=None,
-            floor_us=floor_seconds(self.work(case), self.device.facts) * 1e6,
+            floor_us=floor_us(self.work(case), self.device.facts),
         )
 
     def _predict(self, case: Case, compiled: Compiled) -> Prediction:

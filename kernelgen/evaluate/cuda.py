@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from kernelgen.analysis import floor_seconds
+from kernelgen.analysis import floor_us
 from kernelgen.errors import NoDeviceError
 from kernelgen.evaluate import kernels, profile
 from kernelgen.evaluate.base import OPPONENTS, Evaluator, failed
@@ -226,6 +226,6 @@ class CudaEvaluator(Evaluator):
                 interval=Interval(speedup, *interval) if interval else None,
                 call_us=answer.get("call_us"),
                 against_call_us=answer.get("against_call_us"),
-                floor_us=floor_seconds(self.work(case), self.device.facts) * 1e6,
+                floor_us=floor_us(self.work(case), self.device.facts),
             )
         )

@@ -8,11 +8,13 @@ condition hides elements and leaves no block out.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import add, floordiv, mod, mul, sub
 
 from kernelgen.families.values import Space, Use, Value
 from kernelgen.frontend import indices as ix
+from kernelgen.frontend.graph import Dim
 from kernelgen.frontend.indices import Expr
 
 _OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
@@ -59,6 +61,36 @@ class Affine:
     def __sub__(self, other: Affine) -> Affine:
         return self + -other
 
+    def at(self, size: Callable[[Dim], int]) -> int | None:
+        """What it is but for the key and the row, in terms of sizes; None where it is more than these."""
+        found = self.number
+        for term in self.terms:
+            value = None if isinstance(term.of, int) else _of_sizes(term.of, size)
+            if value is None:
+                return None
+            found += term.sign * value
+        return found
+
+
+def _of_sizes(expr: Expr, size: Callable[[Dim], int]) -> int | None:
+    """The value of an expression of sizes and numbers; None where it has anything else."""
+    match expr.op:
+        case "number":
+            return expr.number
+        case "size":
+            return size(expr.size)
+        case "axis" | "value":
+            return None
+    left, right = (_of_sizes(e, size) for e in expr.args)
+    return None if left is None or right is None else _ARITHMETIC[expr.op](left, right)
+
+
+_ARITHMETIC = {"+": add, "-": sub, "*": mul, "//": floordiv, "%": mod}
+
+
+def _has(expr: Expr, op: str) -> bool:
+    return any(leaf.op == op for leaf in ix.leaves(expr))
+
 
 @dataclass(frozen=True)
 class Bound:
@@ -76,18 +108,46 @@ class Mask:
     opaque: tuple[Condition, ...]
     """The conditions that bound nothing."""
 
-    def seen(self, row: int, keys: int) -> int:
-        """How many of so many keys a row sees; a bound that sizes or values move is taken for none."""
-        limits = [(b.is_upper, b.limit.m * row + b.limit.number) for b in self.bounds if not b.limit.terms]
-        end = min((limit for is_upper, limit in limits if is_upper), default=keys)
-        start = max((limit for is_upper, limit in limits if not is_upper), default=0)
-        return max(min(end, keys) - max(start, 0), 0)
+    @property
+    def by_values(self) -> bool:
+        """Whether values of inputs bound the keys of a row, such as lengths of sequences."""
+        return any(isinstance(term.of, int) or _has(term.of, "value") for b in self.bounds for term in b.limit.terms)
+
+    def lines(self, size: Callable[[Dim], int]) -> tuple[Line, ...]:
+        """The bounds that sizes alone move, with these; others are taken for none. `size`: what a size is."""
+        found = ((b.is_upper, b.limit.m, b.limit.at(size)) for b in self.bounds)
+        return tuple((is_upper, slope, number) for is_upper, slope, number in found if number is not None)
 
     def upper(self) -> tuple[Affine, ...]:
         return tuple(b.limit for b in self.bounds if b.is_upper)
 
     def lower(self) -> tuple[Affine, ...]:
         return tuple(b.limit for b in self.bounds if not b.is_upper)
+
+
+Line = tuple[bool, int, int]
+"""A bound on the keys of a row: whether it is an upper one, how it moves from row to row, and where row 0 has it."""
+
+
+def seen(lines: Sequence[Line], row: int, keys: int) -> int:
+    """How many of so many keys a row sees."""
+    end = min((slope * row + number for is_upper, slope, number in lines if is_upper), default=keys)
+    start = max((slope * row + number for is_upper, slope, number in lines if not is_upper), default=0)
+    return max(min(end, keys) - max(start, 0), 0)
+
+
+def seeing(lines: Sequence[Line], key: int, rows: int) -> int:
+    """How many of so many rows see a key."""
+    first, last = 0, rows - 1
+    for is_upper, slope, number in lines:
+        apart = key - number  # seen: key < slope * row + number, or key >= that
+        if not slope:
+            first = first if (apart < 0) is is_upper else rows
+        elif is_upper is (slope > 0):
+            first = max(first, apart * slope + is_upper)
+        else:
+            last = min(last, apart * slope - is_upper)
+    return max(last - first + 1, 0)
 
 
 def mask_of(

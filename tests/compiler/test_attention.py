@@ -251,7 +251,18 @@ def test_scores_that_a_mask_hides_are_no_work(lines: str, share: float) -> None:
     scores, weighed = families.family_of(plan).products(plan.spec, body_of(plan))
     for product, columns, summed in ((scores, size, 16), (weighed, 16, size)):
         assert product.left is not None
-        assert product.left(size, columns, summed) == pytest.approx(share * size * size * 16, rel=0.05)
+        assert product.left(size, columns, summed, lambda _: size) == pytest.approx(share * size * size * 16, rel=0.05)
+
+
+def test_sizes_move_what_a_mask_hides_and_lengths_are_not_known() -> None:
+    late = f"{PLACES}{SCORES}s = torch.where(col <= row + (k.shape[2] - q.shape[2]), s, -torch.inf)\n{WEIGH}"
+    plan, sizes = kernel_of(attention(late)), {"S": 32, "L": 96, "L - S": 64}
+    scores, _ = families.family_of(plan).products(plan.spec, body_of(plan))
+    assert scores.left is not None
+    assert scores.left(32, 96, 1, lambda dim: sizes[str(dim[0])]) == sum(range(65, 97))
+    assert not scores.by_values
+    plan = kernel_of(FORMS["lengths"])
+    assert all(p.by_values for p in families.family_of(plan).products(plan.spec, body_of(plan)))
 
 
 @pytest.mark.parametrize("mask", ["attn_mask=m", "attn_mask=m.float().log().to(q.dtype)"])

@@ -6,7 +6,7 @@ between, what is computed from the result after it, where all of these are still
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from kernelgen.families.attention import kernels, library, lowering, schedules, sets
@@ -14,7 +14,8 @@ from kernelgen.families.attention.lowering import AttentionBody, TilesBody
 from kernelgen.families.attention.writer import boxable, multiplies_float32
 from kernelgen.families.family import Family, Table
 from kernelgen.families.kernel import Body
-from kernelgen.frontend.graph import DOT, Graph
+from kernelgen.families.masks import seen
+from kernelgen.frontend.graph import DOT, Dim, Graph
 from kernelgen.plan import Chip, Product, Schedule
 from kernelgen.schedule.problem import NamedSize
 from kernelgen.spec.model import OperatorSpec, Size
@@ -105,17 +106,18 @@ def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
     )
     names, softmax, mask = own.names.of, own.softmax, own.mask()
 
-    def seen(rows: int, keys: int) -> int:
-        return sum(mask.seen(row, keys) for row in range(rows))
+    def pairs(rows: int, keys: int, size: Callable[[Dim], int]) -> int:
+        lines = mask.lines(size)
+        return sum(seen(lines, row, keys) for row in range(rows))
 
     return (
         Product(
-            names[softmax.scores], batch, rows, keys, heads, own.factor.dtype,
-            left=lambda rows, keys, summed: seen(rows, keys) * summed,
+            names[softmax.scores], batch, rows, keys, heads, own.factor.dtype, by_values=mask.by_values,
+            left=lambda rows, keys, summed, size: pairs(rows, keys, size) * summed,
         ),
         Product(
-            names[softmax.product], batch, rows, columns, keys, own.factor.dtype,
-            left=lambda rows, columns, keys: seen(rows, keys) * columns,
+            names[softmax.product], batch, rows, columns, keys, own.factor.dtype, by_values=mask.by_values,
+            left=lambda rows, columns, keys, size: pairs(rows, keys, size) * columns,
         ),
     )  # fmt: skip
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from kernelgen.families.masks import Condition, Mask, mask_of
+from kernelgen.families.masks import Condition, Mask, mask_of, seeing, seen
 from kernelgen.families.values import Lowered, Use, constant_of
+from kernelgen.frontend.graph import Dim
 
 
 @dataclass(frozen=True)
@@ -31,33 +32,14 @@ class Triangles:
         """Whether later rows have longer sums."""
         return self.rows is not None and any(limit.m > 0 for limit in self.rows.upper()) and not self.rows.lower()
 
-    def left(self, rows: int, columns: int, summed: int) -> int:
-        """How many products are left of so many sums; a bound that sizes move is taken for none."""
+    def left(self, rows: int, columns: int, summed: int, size: Callable[[Dim], int]) -> int:
+        """How many products are left of so many sums. `size`: what a size is."""
+        of_rows, of_columns, of_result = (
+            mask.lines(size) if mask else () for mask in (self.rows, self.columns, self.result)
+        )
         if self.columns is None:
-            kept = range(rows)
-            return sum(_seen(self.rows, row, summed) * _seen(self.result, row, columns) for row in kept)
-        return sum(_seeing(self.rows, k, rows) * _seeing(self.columns, k, columns) for k in range(summed))
-
-
-def _seen(mask: Mask | None, row: int, keys: int) -> int:
-    """How many keys a row sees."""
-    return mask.seen(row, keys) if mask else keys
-
-
-def _seeing(mask: Mask | None, key: int, rows: int) -> int:
-    """How many rows see a key."""
-    first, last = 0, rows - 1
-    for b in mask.bounds if mask else ():
-        if b.limit.terms:
-            continue
-        apart = key - b.limit.number  # seen: key < m * row + number, or key >= that
-        if not b.limit.m:
-            first = first if (apart < 0) is b.is_upper else rows
-        elif b.is_upper is (b.limit.m > 0):
-            first = max(first, apart * b.limit.m + b.is_upper)
-        else:
-            last = min(last, apart * b.limit.m - b.is_upper)
-    return max(last - first + 1, 0)
+            return sum(seen(of_rows, row, summed) * seen(of_result, row, columns) for row in range(rows))
+        return sum(seeing(of_rows, k, rows) * seeing(of_columns, k, columns) for k in range(summed))
 
 
 def triangles(lowered: Lowered, dots: tuple[int, ...], axes: Mapping[str, tuple[int, ...]]) -> Triangles | None:
