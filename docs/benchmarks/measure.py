@@ -2,6 +2,7 @@
 
     python docs/benchmarks/measure.py             # writes docs/benchmarks/DEVICE.json
     python docs/benchmarks/measure.py --anchors   # only the operators of the rows that summary.py names
+    python docs/benchmarks/measure.py --missing --out FILE && python docs/benchmarks/measure.py --merge FILE
     python docs/benchmarks/measure.py --table     # writes README.md and h200.svg beside it from the committed data,
                                                   # and marks the operators whose kernel has changed since
 
@@ -90,6 +91,16 @@ def _serve(
     if worker is not None and worker.stdin:
         worker.stdin.close()
         worker.wait()
+
+
+def merged(data: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """The data with all rows of the operators that another run on the same device and versions measured."""
+    told = ("device", "torch", "triton")
+    if any(data[key] != other[key] for key in told):
+        raise SystemExit(f"not merged: {[other[key] for key in told]} is not {[data[key] for key in told]}")
+    anew = {row["operator"] for row in other["rows"]}
+    rows = [row for row in data["rows"] if row["operator"] not in anew] + other["rows"]
+    return {**data, "rows": sorted(rows, key=lambda row: str(row["operator"]))}
 
 
 def write(path: Path, text: str) -> None:
@@ -272,6 +283,8 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="only write README.md and h200.svg from the data")
     parser.add_argument("--out", type=Path, default=HERE / "h200.json")
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--missing", action="store_true", help="only shipped operators without a row")
+    parser.add_argument("--merge", type=Path, metavar="FILE", help="take the rows of FILE, measured elsewhere")
     parser.add_argument("--anchors", action="store_true", help="only the operators of the rows that summary.py names")
     parser.add_argument("--against", nargs="*", default=OPPONENTS)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -279,10 +292,17 @@ def main() -> None:
     if options.worker:
         work(options.against)
         return
-    if not options.table:
-        anchors = sorted({operator for operator, _ in ANCHORS.values()}) if options.anchors else []
-        measure(options.only or anchors or operators(), options.against, options.out)
     data = json.loads((HERE / "h200.json").read_text())
+    if options.merge:
+        data = merged(data, json.loads(options.merge.read_text()))
+        write(HERE / "h200.json", json.dumps(data, indent=1) + "\n")
+    elif not options.table:
+        known = {row["operator"] for row in data["rows"]}
+        chosen = [name for name in operators() if name not in known] if options.missing else options.only
+        if options.anchors:
+            chosen = sorted({operator for operator, _ in ANCHORS.values()})
+        measure(chosen or operators(), options.against, options.out)
+        data = json.loads((HERE / "h200.json").read_text())
     (HERE / "README.md").write_text(table(data))
     (HERE / "h200.svg").write_text(chart(data))
     (HERE / "anchors.svg").write_text(chart(anchored(data)))
