@@ -7,6 +7,8 @@ from typing import Any
 from hypothesis import strategies as st
 from references import Sample, sample
 
+from kernelgen.spec.model import PRECISIONS
+
 _MATRICES: tuple[dict[str, Any], ...] = (
     {"A": 3, "B": 5, "C": 17, "D": 33, "...": (2, 3)}, {"A": 1, "B": 20, "C": 3, "D": 16, "...": ()},
 )  # fmt: skip
@@ -73,4 +75,5 @@ def products(draw: st.DrawFn) -> Sample:
     lines = [f"y = {form.format(x=x)}"]
     for after in draw(st.lists(st.sampled_from(_AFTER), min_size=1, max_size=3)):
         lines.append(f"y = {after.format('y', size())}")
-    return sample("\n".join([*lines, "return y.to(x.dtype)"]), inputs, {"out": out}, *sizes)
+    precision = draw(st.sampled_from((None, *PRECISIONS))) if sizes is _MATRICES else None
+    return sample("\n".join([*lines, "return y.to(x.dtype)"]), inputs, {"out": out}, *sizes, precision=precision)
