@@ -21,10 +21,11 @@ COMMAND = [sys.executable, "-c", "import sys; from kernelgen.cli import main; sy
 
 def environment(**extra: str) -> dict[str, str]:
     """This process's, without settings of kernelgen's and the interpreter that tests in this process have asked for,
-    and with the kernelgen of this checkout. `new` does not run what it writes: that takes seconds, and has tests of
-    its own."""
+    and with the kernelgen of this checkout before what else is to be found. `new` does not run what it writes: that
+    takes seconds, and has tests of its own."""
+    path = os.pathsep.join(filter(None, (str(REPO), os.environ.get("PYTHONPATH"))))
     kept = {n: value for n, value in os.environ.items() if not n.startswith("KERNELGEN_") and n != "TRITON_INTERPRET"}
-    return {**kept, "PYTHONPATH": str(REPO), "KERNELGEN_VERIFY": "no", **extra}
+    return {**kept, "PYTHONPATH": path, "KERNELGEN_VERIFY": "no", **extra}
 
 
 def kernelgen(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
