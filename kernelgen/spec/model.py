@@ -42,8 +42,8 @@ CUSTOM = "custom"
 """What `family:` may name: no family writes the kernel, a language model does."""
 
 PRECISIONS = ("ieee", "tf32x3", "tf32")
-"""How products of float32 are made: of all bits; as three products on tensor cores, with errors no larger; as one, of
-operands of 10 bits behind the first."""
+"""How products of float32 are made: of all bits; as three products on tensor cores, with errors no larger in sums of 64
+terms or more; as one, of operands of 10 bits behind the first."""
 SCALAR = "scalar"
 """The role of an input that is a number of Python's, which each call may give another value."""
 OPTION = "option"

@@ -131,3 +131,16 @@ def test_descriptors_of_what_comes_in_are_not_asked_for() -> None:
     line = next(line for line in text.splitlines() if "op_written_kernel and not" in line)
     assert "fit_descriptors" not in line
     assert text.count("no TMA descriptors") == 2
+
+
+@pytest.mark.parametrize("summed", [1, 64])
+def test_short_sums_are_as_exact_as_the_documentation_says(summed: int) -> None:
+    """docs/spec.md: of 64 terms no worse than float32, of one up to 4e-7 of the terms' magnitudes."""
+    found = EVERY["bare"]
+    tensors = inputs_of(found, {"M": 64, "N": 48, "K": summed}, "float32")
+    (wanted,), torchs = exact(found, tensors), by_torch(found, tensors)
+    size = tensors[0].double().abs() @ tensors[1].double().abs()
+    made, theirs = (
+        (one.double() - wanted).abs().div(size).max() for one in (of("written", planned("bare"))(*tensors), torchs)
+    )
+    assert made <= (4.5e-7 if summed == 1 else 1.1 * theirs)
