@@ -15,7 +15,7 @@ from kernelgen.frontend.graph import DOT, REDUCTIONS
 from kernelgen.frontend.indices import leaves
 from kernelgen.frontend.operations import OPERATIONS, RECURRENT
 from kernelgen.plan import ChoicesPlan, Operand, Plan, Product, StepsPlan, TorchCall, WrittenPlan
-from kernelgen.spec.model import Case
+from kernelgen.spec.model import Case, Size
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class ProductWork:
     itemsize: int
     left: int | None = None
     """Of a batch's products those that masks leave; None: all."""
-    by_values: bool = False
-    """Whether values of inputs leave out more of them."""
+    at_most: bool = False
+    """Whether masks leave out more of them than is known here."""
 
     @property
     def flops(self) -> int:
@@ -85,9 +85,10 @@ class Work:
         return self.flops + sum(p.flops for p in self.products)
 
     @property
-    def by_values(self) -> bool:
-        """Whether values of inputs say how much of it is to be done: it is the most then, and no bound."""
-        return any(p.by_values for p in self.products)
+    def at_most(self) -> bool:
+        """Whether masks leave out more of it than is known here, such as lengths do: it is the most then, and no
+        bound."""
+        return any(p.at_most for p in self.products)
 
     @property
     def intensity(self) -> float:
@@ -164,10 +165,14 @@ def product_work(product: Product, case: Case) -> ProductWork:
     )
     dtype = case.dtype(product.dtype)
     split = dtype == "float32" and product.precision not in ("", "ieee")
+
+    def size(dim: tuple[Size, ...]) -> int:
+        return prod(case.shape(dim))
+
     return ProductWork(
         product.name, batch, rows, columns, summed, product.precision if split else dtype, ITEMSIZE[dtype],
-        product.left(rows, columns, summed, lambda dim: prod(case.shape(dim))) if product.left else None,
-        product.by_values,
+        product.left(rows, columns, summed, size) if product.left else None,
+        bool(product.hides_more and product.hides_more(size)),
     )  # fmt: skip
 
 
@@ -250,8 +255,8 @@ def matrix_peak(call: CallWork, facts: Peaks) -> float:
 
 
 def floor_us(work: Work, facts: Peaks) -> float | None:
-    """`floor_seconds` in microseconds; None where values say how much is to be done, so that nothing is a bound."""
-    return None if work.by_values else floor_seconds(work, facts) * 1e6
+    """`floor_seconds` in microseconds; None where nothing is a bound, since masks leave out more."""
+    return None if work.at_most else floor_seconds(work, facts) * 1e6
 
 
 def floor_seconds(work: Work, facts: Peaks) -> float:

@@ -108,7 +108,7 @@ def definition_context(plan: Plan) -> dict[str, Any]:
         **(_written_by_a_model(plan) if isinstance(plan, WrittenPlan) else _lowered(plan)),
         "facts": facts,
         "products": _products(works),
-        "by_values": any(w.by_values for _, w in works),
+        "at_most": any(w.at_most for _, w in works),
         "peaks": "estimates" if plan.chip else "its data sheet",
         "ridge": facts.fp32_flops / facts.dram_bytes_per_s,
         "cases": [_case(plan, case, w, facts) for case, w in works],

@@ -164,8 +164,8 @@ def _lowered(spec: OperatorSpec, *, derived: bool) -> LoweredPlan:
 
 
 def with_precision(text: str, path: str, precision: str) -> tuple[str, str]:
-    """The text of a spec without the key `precision`, and with it where a kernel multiplies float32 matrices; and a
-    note where none does. Raises SpecError where the key may stand and the spec is refused for something else."""
+    """The text of a spec without the key `precision`, with it where kernels multiply float32 matrices and nothing else,
+    and a note where it is left out. Raises SpecError where the spec is refused for something else."""
     precise = text.replace("\nreference:", f"\nprecision: {precision}\nreference:", 1)
     spec = parse_spec(precise, path)
     try:
@@ -174,7 +174,8 @@ def with_precision(text: str, path: str, precision: str) -> tuple[str, str]:
         return precise, ""
     except SpecError as error:
         if error.mistakes[0].line == spec.precision_place.line:
-            return text, f"precision: {precision} is left out: no kernel multiplies float32 matrices here"
+            said = "not all that is multiplied here are float32 matrices, by kernels"
+            return text, f"precision: {precision} is left out: {said}"
         raise
     return precise, ""
 

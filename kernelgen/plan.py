@@ -141,8 +141,8 @@ class Product:
     left: Callable[[int, int, int, Callable[[tuple[Size, ...]], int]], int] | None = None
     """How many products of so many rows, columns and summed elements masks leave in a batch, by what sizes are; None:
     all."""
-    by_values: bool = False
-    """Whether values of inputs leave out more, such as lengths of sequences."""
+    hides_more: Callable[[Callable[[tuple[Size, ...]], int]], bool] | None = None
+    """Whether masks leave out more than that, as values do, such as lengths of sequences; None: they do not."""
 
 
 @dataclass(frozen=True)

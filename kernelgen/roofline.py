@@ -37,6 +37,8 @@ class Bound:
     """The least time physics allows, at the vendor's peaks; without the launch."""
     schedule: str
     """What the kernel that is tuned would begin with."""
+    at_most: bool = False
+    """Whether masks leave out more than is counted, as lengths do: the figures are then the most there may be."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def _bound(plan: Plan, case: Case, one: Work, facts: DeviceFacts) -> Bound:
     served = used.table[families.row_of(used, case)].schedule if used else None
     return Bound(
         case.label, one.bytes_read, one.bytes_written, one.all_flops, one.intensity, peak / facts.dram_bytes_per_s,
-        bottleneck, moved * 1e6, computed * 1e6, called * 1e6, floor * 1e6, str(served or ""),
+        bottleneck, moved * 1e6, computed * 1e6, called * 1e6, floor * 1e6, str(served or ""), one.at_most,
     )  # fmt: skip
 
 

@@ -141,7 +141,8 @@ def _sizes(text: str, usual: dict[str, SizeValue]) -> dict[str, SizeValue]:
 def _row(bound: Bound) -> tuple[str, ...]:
     return (
         bound.case, _bytes(bound.bytes_read), _bytes(bound.bytes_written), f"{bound.flops:.3g}",
-        f"{bound.intensity:.2f} of {bound.ridge:.0f}", bound.bottleneck, f"{bound.roofline_us:.2f} µs",
+        f"{bound.intensity:.2f} of {bound.ridge:.0f}", bound.bottleneck,
+        f"{'up to ' * bound.at_most}{bound.roofline_us:.2f} µs",
         bound.schedule or "-",
     )  # fmt: skip
 

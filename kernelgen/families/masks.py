@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import comb
 from operator import add, floordiv, mod, mul, sub
 
 from kernelgen.families.values import Space, Use, Value
@@ -88,10 +90,6 @@ def _of_sizes(expr: Expr, size: Callable[[Dim], int]) -> int | None:
 _ARITHMETIC = {"+": add, "-": sub, "*": mul, "//": floordiv, "%": mod}
 
 
-def _has(expr: Expr, op: str) -> bool:
-    return any(leaf.op == op for leaf in ix.leaves(expr))
-
-
 @dataclass(frozen=True)
 class Bound:
     """The keys of a row lie below `limit`, or from it on; `limit` has no key in it."""
@@ -108,13 +106,13 @@ class Mask:
     opaque: tuple[Condition, ...]
     """The conditions that bound nothing."""
 
-    @property
-    def by_values(self) -> bool:
-        """Whether values of inputs bound the keys of a row, such as lengths of sequences."""
-        return any(isinstance(term.of, int) or _has(term.of, "value") for b in self.bounds for term in b.limit.terms)
+    def hides_more(self, size: Callable[[Dim], int]) -> bool:
+        """Whether something else than rows and sizes moves a bound too: values, such as lengths of sequences, or places
+        that change from batch to batch."""
+        return any(b.limit.at(size) is None for b in self.bounds)
 
     def lines(self, size: Callable[[Dim], int]) -> tuple[Line, ...]:
-        """The bounds that sizes alone move, with these; others are taken for none. `size`: what a size is."""
+        """The bounds that rows and sizes move alone; others are taken for none. `size`: what a size is."""
         found = ((b.is_upper, b.limit.m, b.limit.at(size)) for b in self.bounds)
         return tuple((is_upper, slope, number) for is_upper, slope, number in found if number is not None)
 
@@ -148,6 +146,30 @@ def seeing(lines: Sequence[Line], key: int, rows: int) -> int:
         else:
             last = min(last, apart * slope - is_upper)
     return max(last - first + 1, 0)
+
+
+def total(
+    function: Callable[[int], int], count: int, lines: Sequence[Line], levels: Sequence[int], *, across: bool = False
+) -> int:
+    """The sum of a function of 0 to `count` that is a polynomial of at most the second degree between the places where
+    lines cross one another or a level. `across`: it is a function of the lines' values, not of rows."""
+    if across:  # a line as a function of the other number: that of the row at a key
+        lines = [(is_upper, slope, -slope * number) for is_upper, slope, number in lines if slope] + [
+            (is_upper, 0, number) for is_upper, slope, number in lines if not slope
+        ]
+    found = [*((slope, number) for _, slope, number in lines), *((0, level) for level in levels)]
+    places = [-number // slope for slope, number in found if slope]
+    places += [(d - b) // (a - c) for a, b in found for c, d in found if a != c]
+    places += [number for slope, number in found if not slope] if across else []
+    cuts = sorted({0, count, *(p + near for p in places for near in (-2, -1, 0, 1, 2, 3) if 0 < p + near < count)})
+    found_sum = 0
+    for first, end in pairwise(cuts):
+        if end - first < 4:
+            found_sum += sum(map(function, range(first, end)))
+            continue
+        n, (zero, one, two) = end - first, (function(first + i) for i in range(3))
+        found_sum += n * zero + comb(n, 2) * (one - zero) + comb(n, 3) * (two - 2 * one + zero)
+    return found_sum
 
 
 def mask_of(

@@ -260,9 +260,11 @@ def test_sizes_move_what_a_mask_hides_and_lengths_are_not_known() -> None:
     scores, _ = families.family_of(plan).products(plan.spec, body_of(plan))
     assert scores.left is not None
     assert scores.left(32, 96, 1, lambda dim: sizes[str(dim[0])]) == sum(range(65, 97))
-    assert not scores.by_values
+    assert scores.hides_more is not None
+    assert not scores.hides_more(lambda dim: sizes[str(dim[0])])
     plan = kernel_of(FORMS["lengths"])
-    assert all(p.by_values for p in families.family_of(plan).products(plan.spec, body_of(plan)))
+    found = families.family_of(plan).products(plan.spec, body_of(plan))
+    assert all(p.hides_more is not None and p.hides_more(lambda _: 9) for p in found)
 
 
 @pytest.mark.parametrize("mask", ["attn_mask=m", "attn_mask=m.float().log().to(q.dtype)"])

@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 import torch
 from references import Sample, load, plan_of, sample
+from test_matmul import EVERY as FORMS
 from test_matmul import FITTING, INTERPRETED, LAYER, TWO, check, exact, inputs_of, of, product, tables
 
 from kernelgen import families, render
+from kernelgen.errors import SpecError
 from kernelgen.families.kernel import body_of
 from kernelgen.judge.interpreter import as_on_a_gpu
 from kernelgen.judge.oracle import as_tuple
 from kernelgen.plan import KernelPlan, TableRow
+from kernelgen.spec.model import TensorSpec
 
 EVERY = {
     "bare": product("return a @ b", TWO, dtypes=(("T", ("float32",)),)),
@@ -144,3 +147,44 @@ def test_short_sums_are_as_exact_as_the_documentation_says(summed: int) -> None:
         (one.double() - wanted).abs().div(size).max() for one in (of("written", planned("bare"))(*tensors), torchs)
     )
     assert made <= (4.5e-7 if summed == 1 else 1.1 * theirs)
+
+
+def of_float32(found: Sample) -> Sample:
+    def one(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+        return tuple(replace(t, dtype="float32") if t.dtype == "T" else t for t in tensors)
+
+    return replace(found, inputs=one(found.inputs), outputs=one(found.outputs), dtypes=())
+
+
+OTHERS = {
+    name: of_float32(found)
+    for name, found in FORMS.items()
+    if "T" in dict(found.dtypes) and not name.startswith(("scaled", "packed"))
+} | {
+    "both are computed, and of zero no zero": of_float32(product("return torch.exp(a) @ torch.exp(b)", TWO)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_whatever_is_multiplied_may_be_written_in_two_parts(name: str) -> None:
+    """Forms that have no such kernel are made as others; none stops a spec that says so from being made."""
+    found = OTHERS[name]
+    try:
+        plan = plan_of(replace(found.spec(), precision="tf32x3"))
+    except SpecError as error:
+        if "precision says" not in str(error):
+            raise
+        return
+    render.triton_source(plan)
+    if isinstance(plan, KernelPlan) and any(schedule.variant == "written" for schedule, _ in tables(plan)):
+        op = of("written", plan)
+        for sizes in found.sizes:
+            odd = {**sizes, **{n: 7 for n in ("K",) if n in sizes and "K // " not in str(found)}}
+            check(found, op, inputs_of(found, odd, "float32"))
+
+
+def test_what_factors_are_computed_of_fits_a_program() -> None:
+    """Both sides of a tile are taken apart in shared memory, beside what is loaded."""
+    plan = plan_of(replace(OTHERS["both are computed, and of zero no zero"].spec(), precision="tf32x3"))
+    assert isinstance(plan, KernelPlan)
+    assert {row.schedule.int("BLOCK_K") for row in plan.table if row.schedule.variant == "tiles"} == {32}

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from references import Sample
 from test_matmul import INTERPRETED, LAYOUTS, check, inputs_of, kinds, of, of_sizes, one_kernel, tables
 
 from kernelgen.families.kernel import body_of
+from kernelgen.families.masks import Line, seeing, seen, total
 from kernelgen.families.matmul.lowering import ProductBody
 from kernelgen.judge.interpreter import as_on_a_gpu
 
@@ -107,3 +110,23 @@ def test_a_condition_that_is_no_place_bounds_nothing() -> None:
     body = body_of(one_kernel(found))
     assert isinstance(body, ProductBody)
     assert body.triangles is None
+
+
+_LINES = st.lists(st.tuples(st.booleans(), st.sampled_from((-1, 0, 1)), st.integers(-60, 60)), max_size=3)
+_COUNT = st.integers(0, 80)
+
+
+@given(_LINES, _LINES, _COUNT, _COUNT, _COUNT)
+def test_what_is_left_is_counted_without_looking_at_every_row(
+    ours: list[Line], others: list[Line], rows: int, keys: int, columns: int
+) -> None:
+    def of_row(row: int) -> int:
+        return seen(ours, row, keys) * seen(others, row, columns)
+
+    def of_key(key: int) -> int:
+        return seeing(ours, key, rows) * seeing(others, key, columns)
+
+    lines = (*ours, *others)
+    assert total(of_row, rows, lines, (0, keys, columns)) == sum(map(of_row, range(rows)))
+    levels = 0, rows, columns, rows - 1, columns - 1
+    assert total(of_key, keys, lines, levels, across=True) == sum(map(of_key, range(keys)))

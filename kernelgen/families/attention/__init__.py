@@ -14,7 +14,7 @@ from kernelgen.families.attention.lowering import AttentionBody, TilesBody
 from kernelgen.families.attention.writer import boxable, multiplies_float32
 from kernelgen.families.family import Family, Table
 from kernelgen.families.kernel import Body
-from kernelgen.families.masks import seen
+from kernelgen.families.masks import seen, total
 from kernelgen.frontend.graph import DOT, Dim, Graph
 from kernelgen.plan import Chip, Product, Schedule
 from kernelgen.schedule.problem import NamedSize
@@ -108,15 +108,15 @@ def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
 
     def pairs(rows: int, keys: int, size: Callable[[Dim], int]) -> int:
         lines = mask.lines(size)
-        return sum(seen(lines, row, keys) for row in range(rows))
+        return total(lambda row: seen(lines, row, keys), rows, lines, (0, keys))
 
     return (
         Product(
-            names[softmax.scores], batch, rows, keys, heads, own.factor.dtype, by_values=mask.by_values,
+            names[softmax.scores], batch, rows, keys, heads, own.factor.dtype, hides_more=mask.hides_more,
             left=lambda rows, keys, summed, size: pairs(rows, keys, size) * summed,
         ),
         Product(
-            names[softmax.product], batch, rows, columns, keys, own.factor.dtype, by_values=mask.by_values,
+            names[softmax.product], batch, rows, columns, keys, own.factor.dtype, hides_more=mask.hides_more,
             left=lambda rows, columns, keys, size: pairs(rows, keys, size) * columns,
         ),
     )  # fmt: skip

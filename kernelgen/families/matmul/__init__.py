@@ -135,9 +135,9 @@ def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
     )
     kept = _KEPT if "float8" in own.factor.dtype else ""
     batch = () if own.ends is not None else batch
-    left = own.triangles.left if own.triangles else None
-    common = batch, rows, columns, summed, own.factor.dtype, kept, spec.precision or "", left
-    return tuple(Product(own.names.of[dot], *common) for dot in own.dots)
+    left, more = (own.triangles.left, own.triangles.hides_more) if own.triangles else (None, None)
+    common = batch, rows, columns, summed, own.factor.dtype, kept, spec.precision or ""
+    return tuple(Product(own.names.of[dot], *common, left, more) for dot in own.dots)
 
 
 _KEPT = "float32"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from kernelgen.families.masks import Condition, Mask, mask_of, seeing, seen
+from kernelgen.families.masks import Condition, Mask, mask_of, seeing, seen, total
 from kernelgen.families.values import Lowered, Use, constant_of
 from kernelgen.frontend.graph import Dim
 
@@ -38,8 +38,18 @@ class Triangles:
             mask.lines(size) if mask else () for mask in (self.rows, self.columns, self.result)
         )
         if self.columns is None:
-            return sum(seen(of_rows, row, summed) * seen(of_result, row, columns) for row in range(rows))
-        return sum(seeing(of_rows, k, rows) * seeing(of_columns, k, columns) for k in range(summed))
+            kept = (*of_rows, *of_result)
+            return total(
+                lambda row: seen(of_rows, row, summed) * seen(of_result, row, columns), rows, kept, (0, summed, columns)
+            )
+        kept, levels = (*of_rows, *of_columns), (0, rows, columns, rows - 1, columns - 1)
+        return total(
+            lambda k: seeing(of_rows, k, rows) * seeing(of_columns, k, columns), summed, kept, levels, across=True
+        )
+
+    def hides_more(self, size: Callable[[Dim], int]) -> bool:
+        """Whether something else than rows and sizes moves what masks leave out."""
+        return any(mask.hides_more(size) for mask in (self.rows, self.columns, self.result) if mask)
 
 
 def triangles(lowered: Lowered, dots: tuple[int, ...], axes: Mapping[str, tuple[int, ...]]) -> Triangles | None:

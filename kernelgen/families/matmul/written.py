@@ -167,13 +167,16 @@ def _writes(
     if len(accesses) > 1:
         whole, high, low = (ir.Name(text, shape) for text in (writer.side(factor), *(a.tensor for a in accesses)))
         (made,) = stored
+        if value.op != "load":  # what the reference makes of a zero beyond the end may be none, and is summed here
+            made = ir.Apply("where", (ir.Name(last.mask, (last,)), made, ir.Number(0.0)), shape)
         lets, whole = (lets, made) if isinstance(made, ir.Name) else ((*lets, ir.Let((whole.text,), made)), whole)
         lets = (
             *lets, ir.Let((high.text,), ir.Call("tf32", (whole,), shape)),
             ir.Let((low.text,), ir.Call("tf32", (ir.Apply("sub", (whole, high), shape),), shape)),
         )  # fmt: skip
         stored = [high, low]
-    numbered = tuple((writer.index(str(index)), stride) for index, stride in accesses[0].terms)
+    counts: list[ir.Expr] = [*(ir.Name(WHOLE["batch"]) for _ in batch), *(ir.Name(a.index, (a,)) for a in shape)]
+    numbered = tuple((count, stride) for count, (_, stride) in zip(counts, accesses[0].terms, strict=True))
     mask, width = writer.mask(shape), tuple[ir.Let, ...]()
     if body.in_three:
         width, mask = _widened(writer, first, last)
@@ -200,7 +203,7 @@ def _writes(
 
 def _widened(writer: Writer, first: ir.Axis, last: ir.Axis) -> tuple[tuple[ir.Let, ...], ir.Expr]:
     """How long rows are that begin where descriptors can copy them, and which elements of a tile are in them: what is
-    loaded past the end of what is summed is zero, and is stored as that."""
+    past the end of what is summed is zero, and is stored as that."""
     size, aligned = ir.Name(last.size), ir.Number(_WIDE_ALIGNED)
     width = ir.Let((_WIDTH,), scalar("mul", scalar("cdiv", size, aligned), aligned), "rows begin at 16 bytes")
     inside = ir.Apply("lt", (ir.Name(last.index, (last,)), ir.Name(_WIDTH)), (last,))
