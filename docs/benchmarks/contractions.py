@@ -368,7 +368,7 @@ def table(data: dict[str, Any]) -> str:
     ]
     for row in data["rows"]:
         lines += [_line(row)] if row.get("over") else []
-    lines += ["", *_failures(data)]
+    lines += ["", *_failures(data), *data.get("since", ())]
     return "\n".join(lines) + "\n"
 
 
