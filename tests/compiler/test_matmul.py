@@ -588,6 +588,18 @@ def test_whole_numbers_are_converted_as_they_are_multiplied() -> None:
     assert "right = tl.where(k_mask[:, None]," in render.triton_source(scaled)
 
 
+def test_a_factor_that_another_is_computed_from_is_multiplied_in_its_dtype() -> None:
+    """What computes is float32, which no product takes with float16; the interpreter takes both."""
+    lines = "return torch.sigmoid((x * s[:, None]) @ w) + torch.relu(x @ w)"
+    found = product(lines, {"x": "M K", "s": "M", "w": "K N"})
+    op, tensors = of("tiles", one_kernel(found)), inputs_of(found, AWKWARD, "float16")
+    check(found, op, tensors)
+    plan = one_kernel(found)
+    text = render.triton_source(plan.with_table((TableRow((), of_variant("tiles", plan)),)))
+    sides = re.findall(r"tl\.dot\(\s*([^,]+),\s*([^,]+),", text)
+    assert sides == [("left.to(x_ptr.dtype.element_ty)", "w"), ("x.to(x_ptr.dtype.element_ty)", "w")]
+
+
 def test_products_of_one_kernel_share_its_tiles() -> None:
     """One load of the common factor a step, half of the columns each, and room counted for both."""
     plan = one_kernel(SHARED["a gated layer"])

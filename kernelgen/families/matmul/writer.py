@@ -10,6 +10,7 @@ from types import MappingProxyType
 from kernelgen.families.access import WHOLE, Access, Extent, Group
 from kernelgen.families.masks import Term
 from kernelgen.families.matmul.lowering import FEW, ProductBody, converted_load
+from kernelgen.families.padding import ancestors
 from kernelgen.families.values import Stored, Use, axes_of
 from kernelgen.frontend.indices import Expr
 from kernelgen.plan import Scalar
@@ -277,6 +278,9 @@ class Writer:
         """A factor's tile as it is multiplied: in the dtype that the reference multiplies."""
         self.tile = shape
         value = self.body.lowered.values[i]
+        if value.op == "load" and self._is_computed_with(i):  # which is in float32, and holds it whole
+            lets = self.builder.lets([i], shape)
+            return lets, ir.Cast(self.builder.value(i, shape), ir.ElementOf(str(value.tensor)))
         if value.op == "load":
             self.raw.add(i)
             lets = self.builder.lets([i], shape)
@@ -305,6 +309,11 @@ class Writer:
             return lets, self._narrowed(i, made)
         inside = ir.Apply("where", (ir.Name(k.mask, (k,)), made, ir.Number(0.0)), shape)
         return (*lets, ir.Let((side.text,), inside)), self._narrowed(i, side)
+
+    def _is_computed_with(self, load: int) -> bool:
+        """Whether another factor of the kernel is computed from a load that is a factor too."""
+        lowered, factors = self.body.lowered, (*self.body.firsts, *self.body.seconds)
+        return any(load in ancestors(lowered, i) for i in factors if i != load)
 
     def _is_factor(self, i: int, load: int) -> bool:
         """Whether a load has the dtype that a factor is multiplied in."""
