@@ -409,6 +409,7 @@ def test_what_is_not_a_yaml_mapping_is_one_mistake(marked: str, message: str) ->
         ("shape: [D], dtype: T", "shape: §&s [D], dtype: T", "anchor '&s'"),
         ("max_rounds: 3", "max_rounds: §*rounds", "alias '*rounds'"),
         ("max_rounds: 3", "max_rounds: 3\n§<<: {folder: x}", "merge key '<<'"),
+        ("max_rounds: 3", 'max_rounds: 3\n§"\\0": 1', "a key is a name, got one that begins with a null character"),
         ("max_rounds: 3", "max_rounds: §!!int 3", "tag 'tag:yaml.org,2002:int'"),
         ("max_rounds: 3", "max_rounds: 3\n§[a]: 3", "a key is a name, got a list"),
         ("max_rounds: 3\n", "max_rounds: 3\n§---\nname: x\n", "a second document"),

@@ -149,7 +149,7 @@ def test_hangs_and_floods_end_in_time_and_others_go_on(compiler: Worker, tmp_pat
     mark = tmp_path / "child.pid"
     hang = candidate(tmp_path, "hang", f"os.system('sleep 600 & echo $! > {mark}'); time.sleep(600)")
     flood = candidate(tmp_path, "flood", "while True: os.write(1, b'x' * 65536)")
-    start = time.monotonic()
+    start, held = time.monotonic(), memory_mb(os.getpid())
     with ThreadPoolExecutor(3) as pool:
         slow = [pool.submit(compile_file, compiler, path, limit_s=s) for path, s in ((hang, 3.0), (flood, 1.0))]
         good = pool.submit(compile_file, compiler, SCALE)
@@ -160,7 +160,7 @@ def test_hangs_and_floods_end_in_time_and_others_go_on(compiler: Worker, tmp_pat
             assert failure.value.status == Status.TIMEOUT
     assert time.monotonic() - start < 8
     assert gone(int(mark.read_text()))
-    assert memory_mb(os.getpid()) < 1000
+    assert memory_mb(os.getpid()) < held + 500  # the flood has gigabytes, this process whatever other tests left
 
 
 def test_a_dead_server_is_replaced(compiler: Worker) -> None:

@@ -192,6 +192,9 @@ class _Builder:
         if not isinstance(value, Text):
             self.findings.append((value.place, f"a key is a name, got {kind(value)}"))
             return unusable
+        if value.startswith("\0"):  # as unusable ones do, of which no later check speaks
+            self.findings.append((value.place, "a key is a name, got one that begins with a null character"))
+            return unusable
         if value == "<<" and not value.style:
             self.findings.append((value.place, "merge key '<<'; a spec has none: write the keys out"))
             return unusable
