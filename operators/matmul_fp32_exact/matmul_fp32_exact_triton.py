@@ -144,7 +144,7 @@ def matmul_fp32_exact_written_kernel(
     start = tile_k * BLOCK_K
     ks = (start + tl.arange(0, BLOCK_K)).to(tl.int64)
     k_mask = ks < K
-    # rows begin at 16 bytes
+    # padded: descriptors need rows that begin at multiples of 16 bytes
     width = tl.cdiv(K, 4) * 4
     a = tl.load(
         a_ptr + rows[:, None] * stride_am + ks[None, :] * stride_ak,
@@ -186,7 +186,7 @@ def matmul_fp32_exact_written_second_kernel(
     start = tile_k * BLOCK_K
     ks = (start + tl.arange(0, BLOCK_K)).to(tl.int64)
     k_mask = ks < K
-    # rows begin at 16 bytes
+    # padded: descriptors need rows that begin at multiples of 16 bytes
     width = tl.cdiv(K, 4) * 4
     b = tl.load(
         b_ptr + ks[None, :] * stride_bk + cols[:, None] * stride_bn,

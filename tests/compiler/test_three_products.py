@@ -161,6 +161,7 @@ OTHERS = {
     for name, found in FORMS.items()
     if "T" in dict(found.dtypes) and not name.startswith(("scaled", "packed"))
 } | {
+    "a value of the name of another": of_float32(product("width = torch.exp(a)\nreturn width @ b", TWO)),
     "both are computed, and of zero no zero": of_float32(product("return torch.exp(a) @ torch.exp(b)", TWO)),
 }  # fmt: skip
 

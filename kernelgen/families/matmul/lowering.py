@@ -83,7 +83,8 @@ _RESERVED = RESERVED | {
     "first_row", "first_col", "batch", "products", "part_sum",
     "length", "number", "group", "rest", "end_row", "first", "full_start", "full_end", "end",
     "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "NUM_PROGRAMS", "NUM_GROUPS", "PROMOTED", "PRECISION",
-    "K", "BATCH", "parts_ptr",
+    "K", "BATCH", "parts_ptr", "width", "tiles", "tile_k", "tiles_k",
+    *(f"{side}_{part}" for side in ("left", "right") for part in ("high", "low")),
 }  # fmt: skip
 """What kernels of products call values of their own."""
 FEW = 16

@@ -205,6 +205,10 @@ def _widened(writer: Writer, first: ir.Axis, last: ir.Axis) -> tuple[tuple[ir.Le
     """How long rows are that begin where descriptors can copy them, and which elements of a tile are in them: what is
     past the end of what is summed is zero, and is stored as that."""
     size, aligned = ir.Name(last.size), ir.Number(_WIDE_ALIGNED)
-    width = ir.Let((_WIDTH,), scalar("mul", scalar("cdiv", size, aligned), aligned), "rows begin at 16 bytes")
+    width = ir.Let(
+        (_WIDTH,),
+        scalar("mul", scalar("cdiv", size, aligned), aligned),
+        "padded: descriptors need rows that begin at multiples of 16 bytes",
+    )
     inside = ir.Apply("lt", (ir.Name(last.index, (last,)), ir.Name(_WIDTH)), (last,))
     return (width,), ir.Apply("and", (ir.Name(first.mask, (first,)), inside), (first, last))
