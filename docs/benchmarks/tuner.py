@@ -61,13 +61,13 @@ COMPARED = {
 }
 """A case and the part of its space that is one kernel, which is what Triton's autotuner can search."""
 TILES = "variant=boxes,BLOCK_M=64,BLOCK_M=128,BLOCK_N=32,BLOCK_N=64,BLOCK_N=128,num_warps=4,num_warps=8"
+PRODUCT_TILES = (
+    "variant=boxes,swap=False,GROUP_M=8,BLOCK_M=64,BLOCK_M=128,BLOCK_M=256,BLOCK_N=64,BLOCK_N=128,BLOCK_N=256,"
+    "BLOCK_K=64,num_warps=4,num_warps=8,num_stages=2,num_stages=3,num_stages=4"
+)
 RECORDED = {
-    "matmul": (
-        "matmul",
-        ("M=4096 K=4096 N=4096 float16", "M=2048 K=2048 N=2048 float16"),
-        "variant=boxes,swap=False,GROUP_M=8,BLOCK_M=64,BLOCK_M=128,BLOCK_M=256,BLOCK_N=64,BLOCK_N=128,BLOCK_N=256,"
-        "BLOCK_K=64,num_warps=4,num_warps=8,num_stages=2,num_stages=3,num_stages=4",
-    ),
+    "matmul": ("matmul", ("M=4096 K=4096 N=4096 float16",), PRODUCT_TILES),
+    "matmul_2048": ("matmul", ("M=2048 K=2048 N=2048 float16",), PRODUCT_TILES),
     "attention_64": ("attention", ("B=4 H=32 S=4096 D=64 L=4096 E=64 float16",), TILES),
     "attention_128": ("attention", ("B=4 H=32 S=4096 D=128 L=4096 E=128 float16",), TILES),
     "softmax": ("softmax", ("[16384] D=4096 float16", "[512] D=131072 float16"), f"{ROWS},keep_row=True"),

@@ -266,6 +266,31 @@ def _blocks(s: ir.Scatter) -> list[str]:
     ]
 
 
+def _places(s: ir.Scatter) -> list[str]:
+    block, place = "[BLOCK_SIZE_V, BLOCK_SIZE_N]", f"tl.where(is_place, {s.index}, -1)"
+    place = f"{place}.to(tl.int32)" if s.is_long else place
+    own = [f"{s.out} = tl.load({s.base}_ptr + offsets, mask=mask){_wide(s, s.base)} + {s.out}"] if s.base else []
+    return [
+        "# BLOCK_SIZE_V places of one row per program, which looks at all elements of the row",
+        f"parts = tl.cdiv({s.size}, BLOCK_SIZE_V)",
+        "row = (tl.program_id(0) // parts).to(tl.int64)",
+        "places = tl.program_id(0) % parts * BLOCK_SIZE_V + tl.arange(0, BLOCK_SIZE_V)",
+        f"total = tl.zeros({block}, tl.{s.dtype})",
+        *_quoted(s),
+        "for start in range(0, N, BLOCK_SIZE_N):",
+        "    cols = start + tl.arange(0, BLOCK_SIZE_N)",
+        *_indented(_loaded(s, "row * N + cols", "cols < N"), 4),
+        f"    place = {place}",
+        *_indented(_source(s, "row * N + cols"), 4),
+        f"    total += tl.where(place[None, :] == places[:, None], {s.source}[None, :], {_zero(s)})",
+        f"{s.out} = tl.sum(total, axis=1)",
+        f"offsets = row * {s.size} + places",
+        f"mask = places < {s.size}",
+        *own,
+        f"tl.store({s.out}_ptr + offsets, {s.out}, mask=mask)",
+    ]
+
+
 def _columns() -> list[str]:
     return [
         "cols = tl.program_id(0) % num_tiles_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)",
@@ -404,4 +429,5 @@ _TEXTS: dict[str, Callable[[ir.Scatter], list[str]]] = {
     "histogram": _histogram, "count_by_atomics": _count_by_atomics, "owners": _owners, "atomics": _atomics,
     "atomic_rows": _atomic_rows, "atomic_tiles": _atomic_tiles, "blocks": _blocks, "buckets": _buckets,
     "bucket_sums": _bucket_sums, "bucket_rest": _bucket_rest, "lists": _lists, "list_sums": _list_sums,
+    "places": _places,
 }  # fmt: skip

@@ -11,6 +11,7 @@ for thousands of rows that are named very often.
 adds what names its rows. Every owner reads the index, which the L2 holds: for a short index, or few rows.
 `blocks` (scatter_add): a program owns rows that scatter on their own and takes their elements block by block
 (`scatter_blocks.py`).
+`places` (scatter_add): a program owns a few places of a row and looks at all elements of that (`scatter_places.py`).
 `atomic_tiles` and `atomics` (scatter_max, last_place, times_named): the same of integers in whatever order, by atomics.
 Where a spec says `deterministic: false`, scatter_add adds floats by atomics (`scatter_atomics.py`).
 """
@@ -20,11 +21,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kernelgen.families import scatter_atomics, scatter_blocks, scatter_buckets, scatter_lists
+from kernelgen.families import scatter_atomics, scatter_blocks, scatter_buckets, scatter_lists, scatter_places
 from kernelgen.families.access import COLS, Access, Group, Layout
 from kernelgen.families.family import Family, Table, Variant, always, block
 from kernelgen.families.forms import PRINTED
 from kernelgen.families.kernel import Body
+from kernelgen.families.keys import rows_and_bytes
 from kernelgen.families.naming import FULL, ROW, Names
 from kernelgen.families.scatter_facts import FROM_END, OF_INTEGERS, PLACES_ALONE, at_most, one_kernel
 from kernelgen.families.scatter_names import beside_tensors
@@ -32,6 +34,7 @@ from kernelgen.families.space import split
 from kernelgen.families.values import Index, Lowered, Space, Stored, Unlowerable, Use, Value, axes_of
 from kernelgen.frontend.graph import SCATTERS, Atom, Dim, Graph, Node, Ref, SizeOf
 from kernelgen.plan import Chip, Parameter, Schedule, table_row
+from kernelgen.schedule.problem import NamedSize
 from kernelgen.spec.model import OperatorSpec
 from kernelgen.spec.sizes import names_in
 from kernelgen.tile import ir
@@ -54,12 +57,15 @@ def takes(graph: Graph) -> bool:
 
 def variants(body: Body) -> tuple[str, ...]:
     scatter = body.lowered.values[-1]
+    by_places = (scatter_places.NAME,) if scatter_places.takes(body) else ()
     if body.any_order or scatter.op in OF_INTEGERS:
-        return scatter_atomics.variants(body)
+        return (*scatter_atomics.variants(body), *by_places)
     if scatter.op == "bincount":
         bins = scatter.args[1]
         return ("histogram", "atomics") if isinstance(bins, int) and bins <= FEW_BINS else ("atomics",)
-    return (scatter_buckets.NAME, scatter_lists.NAME, OWNERS) if scatter.op == "index_add" else (scatter_blocks.NAME,)
+    if scatter.op == "index_add":
+        return scatter_buckets.NAME, scatter_lists.NAME, OWNERS
+    return (scatter_blocks.NAME, *by_places)
 
 
 def default(variant: str) -> Schedule:
@@ -72,15 +78,18 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
     usual = starts(body, 1, max((columns for _, columns in shapes), default=1))[0]
     if OWNERS in variants(body):
         return (table_row(default(OWNERS), rows=FEW_NAMED), table_row(usual))
-    if scatter_blocks.NAME in variants(body):
-        return (table_row(scatter_blocks.FEW_ROWS, rows=scatter_blocks.FEW), table_row(usual))
-    return (table_row(usual),)
+    few: Table = (table_row(scatter_blocks.FEW_ROWS, rows=scatter_blocks.FEW),)
+    few = few if scatter_blocks.NAME in variants(body) else ()
+    if scatter_places.NAME in variants(body):
+        few = (table_row(default(scatter_places.NAME), **{scatter_places.SIZE: scatter_places.FEW}), *few)
+    return (*few, table_row(usual))
 
 
 def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tuple[Schedule, ...]:
     """Where a search sets out: every variant as it is by default, with rows that are neighbours in memory together."""
     if (body.any_order or body.lowered.values[-1].op in OF_INTEGERS) and body.layout.rows:
-        return (scatter_atomics.start(body),)
+        others = [default(variant) for variant in variants(body)[1:]]
+        return (scatter_atomics.start(body), *others)
     fitted = {module.NAME: module.fitted for module in (scatter_buckets, scatter_lists)}
     found = tuple(fitted[v](columns) if v in fitted else default(v) for v in variants(body))
     if body.lowered.values[-1].op == "scatter_add" and body.lowered.values[-1].attr == "0":
@@ -138,6 +147,7 @@ def _variants() -> tuple[Variant, ...]:
             ),
         ),
         scatter_blocks.VARIANT,
+        scatter_places.VARIANT,
         *scatter_atomics.OF_ROWS,
     )  # fmt: skip
 
@@ -341,6 +351,12 @@ def widened(spec: OperatorSpec, body: Body) -> bool:
     return stored and (body.any_order or body.lowered.values[-1].op == "scatter_add")
 
 
+def _sizes(spec: OperatorSpec, body: Body) -> tuple[NamedSize, ...]:
+    """Rows and bytes, and the places of all rows where a variant depends on these."""
+    own = (scatter_places.size_of(spec, body),) if scatter_places.takes(body) else ()
+    return (*rows_and_bytes(spec, body, None, widened(spec, body)), *own)
+
+
 def _length(spec: OperatorSpec, lowered: Lowered) -> tuple[tuple[str, str], ...]:
     """The size name that indices stay below, with the kernel's parameter for it; nothing where it is a number."""
     length = spec.outputs[0].shape[int(lowered.values[-1].attr or 0)]
@@ -355,6 +371,6 @@ def _length(spec: OperatorSpec, lowered: Lowered) -> tuple[tuple[str, str], ...]
 
 FAMILY = Family(
     NAME, takes, tuple(_VARIANTS.values()), variants, first_table, starts,
-    body=body, notes=notes, begin=begin, widened=widened, too_large=too_large,
+    body=body, notes=notes, begin=begin, widened=widened, too_large=too_large, sizes=_sizes,
     packed=True,  # what is named lies anywhere, and strides would add a product to each place
 )  # fmt: skip

@@ -15,8 +15,8 @@ from kernelgen.tile import ir
 _LOCAL = frozenset([
     "back", "before", "bounds", "buckets", "col_mask", "cols", "count", "counts", "end", "error", "first",
     "found", "is_before", "is_named", "is_own", "is_place", "is_row", "is_same", "lanes", "left", "listed",
-    "lost", "mask", "num_parts", "num_tiles_n", "number", "offsets", "part", "place", "places", "pointers", "rank",
-    "row", "rows", "slot", "slots", "start", "total", "M", "N",
+    "lost", "mask", "num_parts", "num_tiles_n", "number", "offsets", "part", "parts", "place", "places", "pointers",
+    "rank", "row", "rows", "slot", "slots", "start", "total", "M", "N",
 ])  # fmt: skip
 _OTHERWISE = {"M": "num_rows", "N": "num_cols"}
 _THEIRS = "{}_of_the_spec"

@@ -18,6 +18,38 @@ def scatter_add_kernel(
     index_ptr,
     source_ptr,
     out_ptr,
+    N,
+    V,
+    BLOCK_SIZE_N: tl.constexpr,
+    BLOCK_SIZE_V: tl.constexpr,
+):
+    # BLOCK_SIZE_V places of one row per program, which looks at all elements of the row
+    parts = tl.cdiv(V, BLOCK_SIZE_V)
+    row = (tl.program_id(0) // parts).to(tl.int64)
+    places = tl.program_id(0) % parts * BLOCK_SIZE_V + tl.arange(0, BLOCK_SIZE_V)
+    total = tl.zeros([BLOCK_SIZE_V, BLOCK_SIZE_N], tl.float32)
+    # return x.scatter_add(-1, index, source)
+    for start in range(0, N, BLOCK_SIZE_N):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        index = tl.load(index_ptr + row * N + cols, mask=cols < N, other=-1)
+        is_place = index >= 0
+        is_place &= index < V
+        place = tl.where(is_place, index, -1).to(tl.int32)
+        source = tl.load(source_ptr + row * N + cols, mask=is_place)
+        total += tl.where(place[None, :] == places[:, None], source[None, :], 0.0)
+    out = tl.sum(total, axis=1)
+    offsets = row * V + places
+    mask = places < V
+    out = tl.load(x_ptr + offsets, mask=mask) + out
+    tl.store(out_ptr + offsets, out, mask=mask)
+
+
+@triton.jit
+def scatter_add_blocks_kernel(
+    x_ptr,
+    index_ptr,
+    source_ptr,
+    out_ptr,
     M,
     N,
     V,
@@ -70,22 +102,38 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-# Each entry: maximum rows (None: no limit), kernel, launch options.
+# Each entry: maximum rows and places of the result (None: no limit), kernel, launch
+# options.
 SCHEDULES = (
-    (512, scatter_add_kernel, {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 64, "num_warps": 2}),
     (
         None,
+        65536,
         scatter_add_kernel,
+        {"BLOCK_SIZE_N": 512, "BLOCK_SIZE_V": 16, "num_warps": 4},
+    ),
+    (
+        512,
+        None,
+        scatter_add_blocks_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 64, "num_warps": 2},
+    ),
+    (
+        None,
+        None,
+        scatter_add_blocks_kernel,
         {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 32, "num_warps": 1},
     ),
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for `size` rows."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(rows: int, places: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_rows, max_places, kernel, options in SCHEDULES:
+        if max_rows is not None and rows > max_rows:
+            continue
+        if max_places is not None and places > max_places:
+            continue
+        return kernel, options
 
 
 def check_inputs(
@@ -154,18 +202,30 @@ def scatter_add(
         raise ValueError(
             f"scatter_add: at most 2**30 rows, columns and places, got {M}, {N} and {V}"
         )
-    kernel, options = pick_schedule(M)
+    kernel, options = pick_schedule(M, M * V)
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
-        grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            x,
-            index,
-            source,
-            out,
-            M,
-            N,
-            V,
-            BLOCK_SIZE_V=1024 * options["num_warps"] // options["BLOCK_SIZE_M"],
-            **options,
-        )
+        if kernel is scatter_add_kernel:
+            grid = (M * cdiv(V, options["BLOCK_SIZE_V"]),)
+            kernel[grid](
+                x,
+                index,
+                source,
+                out,
+                N,
+                V,
+                **options,
+            )
+        elif kernel is scatter_add_blocks_kernel:
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                x,
+                index,
+                source,
+                out,
+                M,
+                N,
+                V,
+                BLOCK_SIZE_V=1024 * options["num_warps"] // options["BLOCK_SIZE_M"],
+                **options,
+            )
     return out

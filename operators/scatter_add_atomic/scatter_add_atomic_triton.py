@@ -20,6 +20,38 @@ def scatter_add_atomic_kernel(
     index_ptr,
     source_ptr,
     out_ptr,
+    N,
+    V,
+    BLOCK_SIZE_N: tl.constexpr,
+    BLOCK_SIZE_V: tl.constexpr,
+):
+    # BLOCK_SIZE_V places of one row per program, which looks at all elements of the row
+    parts = tl.cdiv(V, BLOCK_SIZE_V)
+    row = (tl.program_id(0) // parts).to(tl.int64)
+    places = tl.program_id(0) % parts * BLOCK_SIZE_V + tl.arange(0, BLOCK_SIZE_V)
+    total = tl.zeros([BLOCK_SIZE_V, BLOCK_SIZE_N], tl.float32)
+    # return x.scatter_add(-1, index, source)
+    for start in range(0, N, BLOCK_SIZE_N):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        index = tl.load(index_ptr + row * N + cols, mask=cols < N, other=-1)
+        is_place = index >= 0
+        is_place &= index < V
+        place = tl.where(is_place, index, -1).to(tl.int32)
+        source = tl.load(source_ptr + row * N + cols, mask=is_place).to(tl.float32)
+        total += tl.where(place[None, :] == places[:, None], source[None, :], 0.0)
+    out = tl.sum(total, axis=1)
+    offsets = row * V + places
+    mask = places < V
+    out = tl.load(x_ptr + offsets, mask=mask).to(tl.float32) + out
+    tl.store(out_ptr + offsets, out, mask=mask)
+
+
+@triton.jit
+def scatter_add_atomic_atomic_rows_kernel(
+    x_ptr,
+    index_ptr,
+    source_ptr,
+    out_ptr,
     M,
     N,
     V,
@@ -56,18 +88,23 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum places of the result (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
-        None,
+        65536,
         scatter_add_atomic_kernel,
+        {"BLOCK_SIZE_N": 512, "BLOCK_SIZE_V": 16, "num_warps": 4},
+    ),
+    (
+        None,
+        scatter_add_atomic_atomic_rows_kernel,
         {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 256, "num_warps": 1},
     ),
 )
 
 
 def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
+    """The kernel and the launch options for `size` places of the result."""
     for most, kernel, options in SCHEDULES:
         if most is None or size <= most:
             return kernel, options
@@ -144,18 +181,30 @@ def scatter_add_atomic(
         raise ValueError(
             f"scatter_add_atomic: at most 2**30 rows and columns, got {M} and {N}"
         )
-    kernel, options = pick_schedule(N * x.element_size())
+    kernel, options = pick_schedule(M * V)
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
-        grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            x,
-            index,
-            source,
-            out,
-            M,
-            N,
-            V,
-            BLOCK_SIZE_V=1024 * options["num_warps"] // options["BLOCK_SIZE_M"],
-            **options,
-        )
+        if kernel is scatter_add_atomic_kernel:
+            grid = (M * cdiv(V, options["BLOCK_SIZE_V"]),)
+            kernel[grid](
+                x,
+                index,
+                source,
+                out,
+                N,
+                V,
+                **options,
+            )
+        elif kernel is scatter_add_atomic_atomic_rows_kernel:
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                x,
+                index,
+                source,
+                out,
+                M,
+                N,
+                V,
+                BLOCK_SIZE_V=1024 * options["num_warps"] // options["BLOCK_SIZE_M"],
+                **options,
+            )
     return out.to(x.dtype)

@@ -9,6 +9,8 @@ import torch
 from references import DEVICE, load
 
 from kernelgen import families, frontend, render
+from kernelgen.families.kernel import body_of
+from kernelgen.plan import TableRow
 from kernelgen.spec import parse_spec
 
 SPEC = """\
@@ -81,3 +83,49 @@ def test_it_is_as_torch_has_it(text: str) -> None:
         made = [module.op(*given.values()) for _ in range(2)]
         torch.testing.assert_close(made[0], wanted, rtol=1e-5, atol=1e-5)
         assert torch.equal(made[0], made[1])
+
+
+ROWS = """\
+name: op
+inputs:
+  - {{name: x, shape: [..., V], dtype: T}}
+  - {{name: index, shape: [..., L], dtype: int64, below: V}}
+  - {{name: source, shape: [..., L], dtype: T}}
+outputs:
+  - {{name: out, shape: [..., V], dtype: T}}
+dtypes: {{T: [float32, float16]}}
+deterministic: {fixed}
+reference: |
+  def op(x, index, source):
+      return x.scatter_add(-1, {own}, source)
+performance:
+  shapes: [{{...: [64], V: 256, L: 256}}]
+"""
+FROM_END = "torch.where(index < 0, index + x.shape[-1], index)"
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+@pytest.mark.parametrize("own", ["index", FROM_END])
+def test_every_way_to_add_within_rows_is_right(fixed: bool, own: str) -> None:
+    """What is out of range adds nothing, in rows of any length, of floats that are not finite too."""
+    spec = parse_spec(ROWS.format(fixed=str(fixed).lower(), own=own), "op.yaml")
+    plan = families.lower(spec, *frontend.trace(spec))
+    family, found = families.family_of(plan), body_of(plan)
+    assert "places" in family.variants(found)
+    ways = [family.default(variant) for variant in family.variants(found)]
+    ways.append(family.default("places").replace(BLOCK_SIZE_N=64, BLOCK_SIZE_V=4, num_warps=1))
+    for at, schedule in enumerate(ways):
+        op = load(render.triton_source(plan.with_table((TableRow((), schedule),)))).op
+        for rows, places, elements in ((2, 5, 9), (3, 33, 200), (1, 1, 70), (2, 70, 1)):
+            torch.manual_seed(at)
+            dtype = (torch.float32, torch.float16)[at % 2]
+            x, source = torch.randn(rows, places).to(dtype), torch.randn(rows, elements).to(dtype)
+            source[0, 0] = float("inf")
+            index = torch.randint(-places - 2, places + 3, (rows, elements))
+            moved = torch.where(index < 0, index + places, index) if own == FROM_END else index
+            is_place = (moved >= 0) & (moved < places)
+            wanted = x.double().scatter_add(
+                -1, torch.where(is_place, moved, 0), source.double().masked_fill(~is_place, 0)
+            )
+            made = op(x.to(DEVICE), index.to(DEVICE), source.to(DEVICE))
+            torch.testing.assert_close(made.double().cpu(), wanted, rtol=2e-3 if at % 2 else 1e-5, atol=2e-3)

@@ -17,6 +17,36 @@ def gather_backward_kernel(
     index_ptr,
     grad_out_ptr,
     grad_x_ptr,
+    N,
+    L,
+    BLOCK_SIZE_N: tl.constexpr,
+    BLOCK_SIZE_V: tl.constexpr,
+):
+    # BLOCK_SIZE_V places of one row per program, which looks at all elements of the row
+    parts = tl.cdiv(L, BLOCK_SIZE_V)
+    row = (tl.program_id(0) // parts).to(tl.int64)
+    places = tl.program_id(0) % parts * BLOCK_SIZE_V + tl.arange(0, BLOCK_SIZE_V)
+    total = tl.zeros([BLOCK_SIZE_V, BLOCK_SIZE_N], tl.float32)
+    # grad_x = zeros.scatter_add(-1, index, grad_out)
+    for start in range(0, N, BLOCK_SIZE_N):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        index = tl.load(index_ptr + row * N + cols, mask=cols < N, other=-1)
+        is_place = index >= 0
+        is_place &= index < L
+        place = tl.where(is_place, index, -1).to(tl.int32)
+        grad_out = tl.load(grad_out_ptr + row * N + cols, mask=is_place).to(tl.float32)
+        total += tl.where(place[None, :] == places[:, None], grad_out[None, :], 0.0)
+    grad_x = tl.sum(total, axis=1)
+    offsets = row * L + places
+    mask = places < L
+    tl.store(grad_x_ptr + offsets, grad_x, mask=mask)
+
+
+@triton.jit
+def gather_backward_blocks_kernel(
+    index_ptr,
+    grad_out_ptr,
+    grad_x_ptr,
     M,
     N,
     L,
@@ -68,21 +98,38 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum rows and places of the result (None: no limit), kernel, launch
+# options.
 SCHEDULES = (
     (
         None,
+        65536,
         gather_backward_kernel,
+        {"BLOCK_SIZE_N": 512, "BLOCK_SIZE_V": 16, "num_warps": 4},
+    ),
+    (
+        512,
+        None,
+        gather_backward_blocks_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 64, "num_warps": 2},
+    ),
+    (
+        None,
+        None,
+        gather_backward_blocks_kernel,
         {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 32, "num_warps": 1},
     ),
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(rows: int, places: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_rows, max_places, kernel, options in SCHEDULES:
+        if max_rows is not None and rows > max_rows:
+            continue
+        if max_places is not None and places > max_places:
+            continue
+        return kernel, options
 
 
 def check_inputs(
@@ -156,18 +203,29 @@ def gather_backward(
             f"gather_backward: at most 2**30 rows, columns and places, got {M}, {N} "
             f"and {L}"
         )
-    kernel, options = pick_schedule(N * grad_out.element_size())
+    kernel, options = pick_schedule(M, M * L)
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
-        grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            index,
-            grad_out,
-            grad_x,
-            M,
-            N,
-            L,
-            BLOCK_SIZE_V=1024 * options["num_warps"] // options["BLOCK_SIZE_M"],
-            **options,
-        )
+        if kernel is gather_backward_kernel:
+            grid = (M * cdiv(L, options["BLOCK_SIZE_V"]),)
+            kernel[grid](
+                index,
+                grad_out,
+                grad_x,
+                N,
+                L,
+                **options,
+            )
+        elif kernel is gather_backward_blocks_kernel:
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                index,
+                grad_out,
+                grad_x,
+                M,
+                N,
+                L,
+                BLOCK_SIZE_V=1024 * options["num_warps"] // options["BLOCK_SIZE_M"],
+                **options,
+            )
     return grad_x.to(grad_out.dtype)
