@@ -381,7 +381,7 @@ SCHEDULES = (
             "BLOCK_N": 128,
             "BLOCK_W": 256,
             "GROUP_M": 1,
-            "num_stages": 4,
+            "num_stages": 3,
             "num_warps": 8,
         },
     ),

@@ -513,14 +513,14 @@ SCHEDULES = (
         conv3d_bias_kernel,
         {
             "BLOCK_D": 2,
-            "BLOCK_H": 4,
-            "BLOCK_K": 32,
+            "BLOCK_H": 2,
+            "BLOCK_K": 16,
             "BLOCK_M": 256,
             "BLOCK_N": 64,
             "BLOCK_W": 32,
             "GROUP_M": 1,
-            "num_stages": 4,
-            "num_warps": 8,
+            "num_stages": 5,
+            "num_warps": 4,
         },
     ),
     (

@@ -474,11 +474,11 @@ SCHEDULES = (
         None,
         conv_transpose2d_bias_kernel,
         {
-            "BLOCK_H": 8,
+            "BLOCK_H": 16,
             "BLOCK_K": 32,
             "BLOCK_M": 256,
             "BLOCK_N": 128,
-            "BLOCK_W": 32,
+            "BLOCK_W": 16,
             "GROUP_M": 1,
             "num_stages": 4,
             "num_warps": 8,

@@ -217,7 +217,7 @@ def depthwise_separable_out_kernel(
     first_col = tile_n * BLOCK_N
     cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
     col_mask = cols < N
-    product = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    product = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     # return torch.relu(F.conv2d(y, pointwise))
     for start in range(0, K, BLOCK_K):
         ks = start + tl.arange(0, BLOCK_K)
@@ -239,7 +239,8 @@ def depthwise_separable_out_kernel(
             mask=k_mask[:, None] & col_mask[None, :],
             other=0.0,
         )
-        product = tl.dot(y, pointwise, product, input_precision=PRECISION)
+        product = tl.dot(pointwise.T, y.T, product, input_precision=PRECISION)
+    product = product.T
     out = _nan_maximum(product, 0.0)
     tl.store(
         out_ptr
@@ -594,7 +595,7 @@ OUT_SCHEDULES = (
             "BLOCK_M": 64,
             "BLOCK_N": 256,
             "GROUP_M": 8,
-            "num_stages": 3,
+            "num_stages": 2,
             "num_warps": 4,
         },
     ),

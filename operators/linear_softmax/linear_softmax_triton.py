@@ -127,7 +127,7 @@ def linear_softmax_boxes_kernel(
 
 
 @triton.jit
-def linear_softmax_tiles_kernel(
+def linear_softmax_pointers_kernel(
     x_ptr,
     weight_ptr,
     bias_ptr,
@@ -173,6 +173,72 @@ def linear_softmax_tiles_kernel(
             other=0.0,
         )
         product = tl.dot(x, weight, product, input_precision=PRECISION)
+    bias = tl.load(
+        bias_ptr + cols * stride_bias_n,
+        mask=col_mask,
+        other=0.0,
+    ).to(tl.float32)
+    logits = product + bias[None, :]
+    # return torch.softmax(logits, dim=-1)
+    row_max = _nan_max(tl.where(col_mask[None, :], logits, float("-inf")), axis=1)
+    numerator = _exp(logits - row_max[:, None])
+    denominator = tl.sum(tl.where(col_mask[None, :], numerator, 0.0), axis=1)
+    out = numerator / denominator[:, None]
+    tl.store(
+        out_ptr + rows[:, None] * N + cols[None, :],
+        out,
+        mask=row_mask[:, None] & col_mask[None, :],
+    )
+
+
+@triton.jit
+def linear_softmax_tiles_kernel(
+    x_ptr,
+    weight_ptr,
+    bias_ptr,
+    out_ptr,
+    M,
+    N,
+    K,
+    stride_xm,
+    stride_xk,
+    stride_weight_n,
+    stride_weight_k,
+    stride_bias_n,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
+    first_row = tile_m * BLOCK_M
+    rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
+    row_mask = rows < M
+    first_col = tile_n * BLOCK_N
+    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
+    col_mask = cols < N
+    product = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    # logits = F.linear(x, weight, bias)
+    for start in range(0, K, BLOCK_K):
+        ks = (start + tl.arange(0, BLOCK_K)).to(tl.int64)
+        k_mask = ks < K
+        x = tl.load(
+            x_ptr + rows[:, None] * stride_xm + ks[None, :] * stride_xk,
+            mask=row_mask[:, None] & k_mask[None, :],
+            other=0.0,
+        )
+        weight = tl.load(
+            weight_ptr
+            + cols[None, :] * stride_weight_n
+            + ks[:, None] * stride_weight_k,
+            mask=k_mask[:, None] & col_mask[None, :],
+            other=0.0,
+        )
+        product = tl.dot(weight.T, x.T, product, input_precision=PRECISION)
+    product = product.T
     bias = tl.load(
         bias_ptr + cols * stride_bias_n,
         mask=col_mask,
@@ -343,7 +409,7 @@ def linear_softmax(
     kernel, options = pick_schedule(M, x.element_size())
     fits = fit_descriptors(x_view, weight, out.view(M, N))
     if not fits and kernel is linear_softmax_boxes_kernel:
-        kernel = linear_softmax_tiles_kernel  # no TMA descriptors
+        kernel = linear_softmax_pointers_kernel  # no TMA descriptors
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is torch.addmm:
             parts = torch.addmm(bias.detach(), x_view.detach(), weight.detach().mT)
@@ -384,6 +450,24 @@ def linear_softmax(
                 **options,
             )
         elif kernel is linear_softmax_tiles_kernel:
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            tiles_n = cdiv(N, options["BLOCK_N"])
+            grid = (tiles_m * tiles_n,)
+            kernel[grid](
+                x_view,
+                weight,
+                bias,
+                out,
+                M,
+                N,
+                K,
+                *x_view.stride(),
+                *weight.stride(),
+                *bias.stride(),
+                PRECISION=precision(),
+                **options,
+            )
+        elif kernel is linear_softmax_pointers_kernel:
             tiles_m = cdiv(M, options["BLOCK_M"])
             tiles_n = cdiv(N, options["BLOCK_N"])
             grid = (tiles_m * tiles_n,)
