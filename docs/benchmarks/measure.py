@@ -39,8 +39,8 @@ LOCK = threading.Lock()
 
 def operators() -> list[str]:
     """The shipped operators, in the order of their names; not the parts that gradients are made of."""
-    found = (ROOT / "operators").rglob("*_performance.py")
-    return sorted(p.name.removesuffix("_performance.py") for p in found if not p.parent.name.startswith("backward"))
+    found, parts = (ROOT / "operators").rglob("*_performance.py"), ("backward", "forward")
+    return sorted(p.name.removesuffix("_performance.py") for p in found if not p.parent.name.startswith(parts))
 
 
 def measure(names: list[str], against: list[str], out: Path) -> None:
