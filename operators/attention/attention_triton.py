@@ -466,8 +466,6 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
             )
         elif kernel is torch.nn.functional.scaled_dot_product_attention:
             out = torch.nn.functional.scaled_dot_product_attention(
-                q.detach(),
-                k.detach(),
-                v.detach(),
-            ).contiguous()
+                q.detach(), k.detach(), v.detach()
+            )
     return out

@@ -621,11 +621,8 @@ def compute_out(
         )
     elif kernel is torch.nn.functional.scaled_dot_product_attention:
         out = torch.nn.functional.scaled_dot_product_attention(
-            query.detach(),
-            key.detach(),
-            v.detach(),
-            is_causal=True,
-        ).contiguous()
+            query.detach(), key.detach(), v.detach(), is_causal=True
+        )
     return out
 
 
