@@ -30,6 +30,7 @@ from kernelgen.frontend.graph import CALL, SCANS, SELECTIONS, Graph
 from kernelgen.frontend.joined import or_in_order
 from kernelgen.frontend.products import with_products
 from kernelgen.frontend.searches import is_search
+from kernelgen.frontend.short import without_short_reductions
 from kernelgen.plan import (
     Alternative,
     ChoicesPlan,
@@ -100,6 +101,15 @@ def _chosen(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> OnePlan
     """The plan of a graph with its first schedules: one kernel where a family takes it, several where families take its
     parts; with products of parts of weights where these are fewer. Raises UnsupportedError where no family does."""
     graph = without_ones(graph)
+    written = without_short_reductions(graph)
+    if written is not graph:
+        with suppress(UnsupportedError):
+            return _of_weights(spec, written, notes)
+    return _of_weights(spec, graph, notes)
+
+
+def _of_weights(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> OnePlan:
+    """The same of a graph as it is."""
     parts = with_parts_of_weights(spec, graph)
     if parts is not graph:
         try:

@@ -56,6 +56,9 @@ OF_ROWS = Schedule.make(
 as large as one may be (H200, cross entropy of 4096 rows: 81.7 us, with 8 warps 83.0)."""
 SHORT_ROW_BYTES = 512
 """Where the first table switches from several rows a program to one: a block of 128 numbers is no program's work."""
+TINY_ROWS, FEW_TINY_ROWS = 64, 8192
+"""Rows of at most 32 elements in a program, and so many that leave processors idle if a program has them (H200, bfloat16:
+3.7 million rows of 32 by 64 88 us, by 16 153; half a million of 16, updated and summed, 46 and 56)."""
 MAX_ROW_BYTES = 32768
 """Where the first table switches to blocks; both neighbours are then searched."""
 WIDEST_WINDOW = 32
@@ -270,8 +273,7 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
     once = _walks_once(body)
     row = default("row").replace(loads="evict_first" if once else "default")
     more = 2 if _is_light(body) else 1
-    several = default("rows").replace(BLOCK_SIZE_M=16)
-    short = (table_row(several, row_bytes=SHORT_ROW_BYTES),) if body.layout.rows else ()
+    short = _short_rows(shapes) if body.layout.rows else ()
     wider = table_row(row.replace(num_warps=8), rows=FEW_ROWS, row_bytes=8192)
     return (
         *short,
@@ -282,6 +284,16 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
         table_row(row.replace(num_warps=16), row_bytes=MAX_ROW_BYTES),
         *_long_rows(body, shapes),
     )
+
+
+def _short_rows(shapes: Sequence[tuple[int, int]]) -> Table:
+    """Several rows a program: 16, of many that are shorter than a warp has lanes more."""
+    several = default("rows").replace(BLOCK_SIZE_M=16)
+    usual = table_row(several, row_bytes=SHORT_ROW_BYTES)
+    if not shapes or max(columns for _, columns in shapes) > 32:
+        return (usual,)
+    many = several.replace(BLOCK_SIZE_M=TINY_ROWS)
+    return table_row(several, rows=FEW_TINY_ROWS, row_bytes=SHORT_ROW_BYTES), table_row(many, row_bytes=128), usual
 
 
 def _long_rows(body: Body, shapes: Sequence[tuple[int, int]]) -> list[TableRow]:
@@ -355,7 +367,7 @@ def _space_of_blocks(form: Form) -> tuple[Parameter, ...]:
 
 
 WARPS = Parameter("num_warps", (1, 2, 4, 8, 16, 32), "warp_stage", "launch", "warps per program")
-SEVERAL = Parameter("BLOCK_SIZE_M", (2, 4, 8, 16), "block_size", "constexpr", "rows per program")
+SEVERAL = Parameter("BLOCK_SIZE_M", (2, 4, 8, 16, 32, 64, 128), "block_size", "constexpr", "rows per program")
 _LATE = Parameter(
     "late_loads", (False, True), "data_reuse", "structure", "load weights after the reductions, which frees registers"
 )

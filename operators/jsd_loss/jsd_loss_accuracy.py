@@ -14,10 +14,10 @@ OPERATOR = judge.Operator(
     baseline=jsd_loss_baseline.jsd_loss,
     reference=jsd_loss_baseline.reference,
     inputs=(
-        judge.Tensor("student", ("N", "V"), "T"),
-        judge.Tensor("teacher", ("N", "V"), "T"),
+        judge.Tensor("student", ("N", "V"), "T", rows=0),
+        judge.Tensor("teacher", ("N", "V"), "T", rows=0),
     ),
-    outputs=(judge.Tensor("loss", ("N",), "float32"),),
+    outputs=(judge.Tensor("loss", ("N",), "float32", rows=0),),
 )
 
 CASES = (

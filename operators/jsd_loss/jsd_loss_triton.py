@@ -2,14 +2,8 @@
 """jsd_loss: The generalised Jensen-Shannon divergence of a student's and a teacher's
 logits, of every token.
 
-Split into 3 kernels; row_max, denominator, row_max_2, denominator_2, intermediate,
-intermediate_2 go through global memory.
-The kernel that computes intermediate, intermediate_2 moves the most bytes and is the
-one that is tuned; all run in sequence.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
-An input whose dimensions cannot be merged without a copy is copied first (torch's
-reshape).
 """
 
 import torch
@@ -35,32 +29,22 @@ def _nan_maximum(a, b):
 
 
 @triton.jit
-def _nan_max(x, axis: tl.constexpr):
-    # torch propagates NaN, tl.max drops it
-    has_nan = tl.max((x != x).to(tl.int32), axis=axis)
-    return tl.where(has_nan > 0, float("nan"), tl.max(x, axis=axis))
-
-
-@triton.jit
-def jsd_loss_row_max_to_denominator_2_kernel(
+def jsd_loss_kernel(
     student_ptr,
     teacher_ptr,
-    row_max_ptr,
-    denominator_ptr,
-    row_max_2_ptr,
-    denominator_2_ptr,
+    loss_ptr,
     M,
     N,
-    stride_student_m,
-    stride_student_n,
     stride_teacher_m,
     stride_teacher_n,
+    stride_student_m,
+    stride_student_n,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
     # cols * stride may pass 2**31
-    stride_student_n = tl.cast(stride_student_n, tl.int64)
     stride_teacher_n = tl.cast(stride_teacher_n, tl.int64)
+    stride_student_n = tl.cast(stride_student_n, tl.int64)
     # one program holds BLOCK_SIZE_M short rows in registers
     pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
@@ -68,13 +52,6 @@ def jsd_loss_row_max_to_denominator_2_kernel(
     row_mask = rows < M
     col_mask = cols < N
     mask = row_mask[:, None] & col_mask[None, :]
-    student = tl.load(
-        student_ptr
-        + rows[:, None] * stride_student_m
-        + cols[None, :] * stride_student_n,
-        mask=mask,
-        other=float("-inf"),
-    ).to(tl.float32)
     teacher = tl.load(
         teacher_ptr
         + rows[:, None] * stride_teacher_m
@@ -82,444 +59,121 @@ def jsd_loss_row_max_to_denominator_2_kernel(
         mask=mask,
         other=float("-inf"),
     ).to(tl.float32)
-    # log_q = F.log_softmax(student.float() / temperature, dim=-1)
-    ratio = student / 2.0
-    row_max = _nan_max(ratio, axis=1)
-    denominator = tl.sum(_exp(ratio - row_max[:, None]), axis=1)
-    # log_p = F.log_softmax(teacher.float() / temperature, dim=-1)
-    ratio_2 = teacher / 2.0
-    row_max_2 = _nan_max(ratio_2, axis=1)
-    denominator_2 = tl.sum(_exp(ratio_2 - row_max_2[:, None]), axis=1)
-    tl.store(row_max_ptr + rows, row_max, mask=row_mask)
-    tl.store(denominator_ptr + rows, denominator, mask=row_mask)
-    tl.store(row_max_2_ptr + rows, row_max_2, mask=row_mask)
-    tl.store(denominator_2_ptr + rows, denominator_2, mask=row_mask)
-
-
-@triton.jit
-def jsd_loss_row_max_to_denominator_2_row_kernel(
-    student_ptr,
-    teacher_ptr,
-    row_max_ptr,
-    denominator_ptr,
-    row_max_2_ptr,
-    denominator_2_ptr,
-    N,
-    stride_student_m,
-    stride_student_n,
-    stride_teacher_m,
-    stride_teacher_n,
-    BLOCK_SIZE_N: tl.constexpr,
-):
-    # cols * stride may pass 2**31
-    stride_student_n = tl.cast(stride_student_n, tl.int64)
-    stride_teacher_n = tl.cast(stride_teacher_n, tl.int64)
-    # one program holds one row in registers
-    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-    cols = tl.arange(0, BLOCK_SIZE_N)
-    mask = cols < N
     student = tl.load(
-        student_ptr + row * stride_student_m + cols * stride_student_n,
+        student_ptr
+        + rows[:, None] * stride_student_m
+        + cols[None, :] * stride_student_n,
         mask=mask,
         other=float("-inf"),
-        eviction_policy="evict_first",
     ).to(tl.float32)
-    teacher = tl.load(
-        teacher_ptr + row * stride_teacher_m + cols * stride_teacher_n,
-        mask=mask,
-        other=float("-inf"),
-        eviction_policy="evict_first",
-    ).to(tl.float32)
-    # log_q = F.log_softmax(student.float() / temperature, dim=-1)
-    ratio = student / 2.0
-    row_max = _nan_max(ratio, axis=0)
-    denominator = tl.sum(_exp(ratio - row_max), axis=0)
     # log_p = F.log_softmax(teacher.float() / temperature, dim=-1)
-    ratio_2 = teacher / 2.0
-    row_max_2 = _nan_max(ratio_2, axis=0)
-    denominator_2 = tl.sum(_exp(ratio_2 - row_max_2), axis=0)
-    tl.store(row_max_ptr + row, row_max)
-    tl.store(denominator_ptr + row, denominator)
-    tl.store(row_max_2_ptr + row, row_max_2)
-    tl.store(denominator_2_ptr + row, denominator_2)
-
-
-@triton.jit
-def jsd_loss_row_max_to_denominator_2_split_kernel(
-    student_ptr,
-    teacher_ptr,
-    row_max_parts_ptr,
-    row_max_2_parts_ptr,
-    M,
-    N,
-    stride_student_m,
-    stride_student_n,
-    stride_teacher_m,
-    stride_teacher_n,
-    BLOCK_SIZE_N: tl.constexpr,
-    SPLITS: tl.constexpr,
-    NUM_STAGES: tl.constexpr,
-):
-    # cols * stride may pass 2**31
-    stride_student_n = tl.cast(stride_student_n, tl.int64)
-    stride_teacher_n = tl.cast(stride_teacher_n, tl.int64)
-    # a row is divided among SPLITS programs, each of which loops over its part in blocks
-    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-    split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
-    first = split * part
-    end = tl.minimum(first + part, N)
-
-    row_max_acc = tl.full((BLOCK_SIZE_N,), float("-inf"), tl.float32)
-    row_max_2_acc = tl.full((BLOCK_SIZE_N,), float("-inf"), tl.float32)
-    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
-        cols = start + tl.arange(0, BLOCK_SIZE_N)
-        mask = cols < N
-        student = tl.load(
-            student_ptr + row * stride_student_m + cols * stride_student_n,
-            mask=mask,
-            other=float("-inf"),
-            eviction_policy="evict_first",
-        ).to(tl.float32)
-        teacher = tl.load(
-            teacher_ptr + row * stride_teacher_m + cols * stride_teacher_n,
-            mask=mask,
-            other=float("-inf"),
-            eviction_policy="evict_first",
-        ).to(tl.float32)
-        # log_q = F.log_softmax(student.float() / temperature, dim=-1)
-        ratio = student / 2.0
-        # log_p = F.log_softmax(teacher.float() / temperature, dim=-1)
-        ratio_2 = teacher / 2.0
-        row_max_acc = _nan_maximum(row_max_acc, ratio)
-        row_max_2_acc = _nan_maximum(row_max_2_acc, ratio_2)
-    row_max = _nan_max(row_max_acc, axis=0)
-    row_max_2 = _nan_max(row_max_2_acc, axis=0)
-    slot = split.to(tl.int64) * M + row
-    tl.store(row_max_parts_ptr + slot, row_max)
-    tl.store(row_max_2_parts_ptr + slot, row_max_2)
-
-
-@triton.jit
-def jsd_loss_row_max_to_denominator_2_walk_2_kernel(
-    student_ptr,
-    teacher_ptr,
-    row_max_parts_ptr,
-    row_max_2_parts_ptr,
-    denominator_parts_ptr,
-    denominator_2_parts_ptr,
-    M,
-    N,
-    stride_student_m,
-    stride_student_n,
-    stride_teacher_m,
-    stride_teacher_n,
-    BLOCK_SIZE_N: tl.constexpr,
-    SPLITS: tl.constexpr,
-    NUM_STAGES: tl.constexpr,
-):
-    # cols * stride may pass 2**31
-    stride_student_n = tl.cast(stride_student_n, tl.int64)
-    stride_teacher_n = tl.cast(stride_teacher_n, tl.int64)
-    # a row is divided among SPLITS programs, each of which loops over its part in blocks
-    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-    split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
-    first = split * part
-    end = tl.minimum(first + part, N)
-    parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
-    row_max = _nan_max(tl.load(row_max_parts_ptr + parts), axis=0)
-    row_max_2 = _nan_max(tl.load(row_max_2_parts_ptr + parts), axis=0)
-
-    denominator_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
-    denominator_2_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
-    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
-        cols = start + tl.arange(0, BLOCK_SIZE_N)
-        mask = cols < N
-        student = tl.load(
-            student_ptr + row * stride_student_m + cols * stride_student_n,
-            mask=mask,
-            other=float("-inf"),
-            eviction_policy="evict_first",
-        ).to(tl.float32)
-        teacher = tl.load(
-            teacher_ptr + row * stride_teacher_m + cols * stride_teacher_n,
-            mask=mask,
-            other=float("-inf"),
-            eviction_policy="evict_first",
-        ).to(tl.float32)
-        # log_q = F.log_softmax(student.float() / temperature, dim=-1)
-        ratio = student / 2.0
-        # log_p = F.log_softmax(teacher.float() / temperature, dim=-1)
-        ratio_2 = teacher / 2.0
-        denominator_acc += _exp(ratio - row_max)
-        denominator_2_acc += _exp(ratio_2 - row_max_2)
-    denominator = tl.sum(denominator_acc, axis=0)
-    denominator_2 = tl.sum(denominator_2_acc, axis=0)
-    slot = split.to(tl.int64) * M + row
-    tl.store(denominator_parts_ptr + slot, denominator)
-    tl.store(denominator_2_parts_ptr + slot, denominator_2)
-
-
-@triton.jit
-def jsd_loss_row_max_to_denominator_2_join_kernel(
-    row_max_parts_ptr,
-    row_max_2_parts_ptr,
-    denominator_parts_ptr,
-    denominator_2_parts_ptr,
-    row_max_ptr,
-    denominator_ptr,
-    row_max_2_ptr,
-    denominator_2_ptr,
-    M,
-    SPLITS: tl.constexpr,
-):
-    # combines the partial results of a row
-    row = tl.program_id(0).to(tl.int64)
-    parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
-    row_max = _nan_max(tl.load(row_max_parts_ptr + parts), axis=0)
-    row_max_2 = _nan_max(tl.load(row_max_2_parts_ptr + parts), axis=0)
-    denominator = tl.sum(tl.load(denominator_parts_ptr + parts), axis=0)
-    denominator_2 = tl.sum(tl.load(denominator_2_parts_ptr + parts), axis=0)
-    tl.store(row_max_ptr + row, row_max)
-    tl.store(denominator_ptr + row, denominator)
-    tl.store(row_max_2_ptr + row, row_max_2)
-    tl.store(denominator_2_ptr + row, denominator_2)
-
-
-@triton.jit
-def jsd_loss_row_max_to_denominator_2_looped_kernel(
-    student_ptr,
-    teacher_ptr,
-    row_max_ptr,
-    denominator_ptr,
-    row_max_2_ptr,
-    denominator_2_ptr,
-    stride_student_m,
-    stride_student_n,
-    stride_teacher_m,
-    stride_teacher_n,
-    N: tl.constexpr,  # compiled for each row length
-    BLOCK_SIZE_N: tl.constexpr,
-):
-    # cols * stride may pass 2**31
-    stride_student_n = tl.cast(stride_student_n, tl.int64)
-    stride_teacher_n = tl.cast(stride_teacher_n, tl.int64)
-    # the row does not fit in registers: loop over it in blocks
-    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-
-    row_max_acc = tl.full((BLOCK_SIZE_N,), float("-inf"), tl.float32)
-    row_max_2_acc = tl.full((BLOCK_SIZE_N,), float("-inf"), tl.float32)
-    for start in range(0, N, BLOCK_SIZE_N):
-        cols = start + tl.arange(0, BLOCK_SIZE_N)
-        mask = cols < N
-        student = tl.load(
-            student_ptr + row * stride_student_m + cols * stride_student_n,
-            mask=mask,
-            other=float("-inf"),
-            eviction_policy="evict_first",
-        ).to(tl.float32)
-        teacher = tl.load(
-            teacher_ptr + row * stride_teacher_m + cols * stride_teacher_n,
-            mask=mask,
-            other=float("-inf"),
-            eviction_policy="evict_first",
-        ).to(tl.float32)
-        # log_q = F.log_softmax(student.float() / temperature, dim=-1)
-        ratio = student / 2.0
-        # log_p = F.log_softmax(teacher.float() / temperature, dim=-1)
-        ratio_2 = teacher / 2.0
-        row_max_acc = _nan_maximum(row_max_acc, ratio)
-        row_max_2_acc = _nan_maximum(row_max_2_acc, ratio_2)
-    row_max = _nan_max(row_max_acc, axis=0)
-    row_max_2 = _nan_max(row_max_2_acc, axis=0)
-
-    # next pass over the row
-    denominator_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
-    denominator_2_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
-    for start in range(0, N, BLOCK_SIZE_N):
-        cols = start + tl.arange(0, BLOCK_SIZE_N)
-        mask = cols < N
-        student = tl.load(
-            student_ptr + row * stride_student_m + cols * stride_student_n,
-            mask=mask,
-            other=float("-inf"),
-            eviction_policy="evict_first",
-        ).to(tl.float32)
-        teacher = tl.load(
-            teacher_ptr + row * stride_teacher_m + cols * stride_teacher_n,
-            mask=mask,
-            other=float("-inf"),
-            eviction_policy="evict_first",
-        ).to(tl.float32)
-        ratio = student / 2.0
-        ratio_2 = teacher / 2.0
-        denominator_acc += _exp(ratio - row_max)
-        denominator_2_acc += _exp(ratio_2 - row_max_2)
-    denominator = tl.sum(denominator_acc, axis=0)
-    denominator_2 = tl.sum(denominator_2_acc, axis=0)
-    tl.store(row_max_ptr + row, row_max)
-    tl.store(denominator_ptr + row, denominator)
-    tl.store(row_max_2_ptr + row, row_max_2)
-    tl.store(denominator_2_ptr + row, denominator_2)
-
-
-@triton.jit
-def jsd_loss_intermediate_intermediate_2_kernel(
-    row_max_ptr,
-    denominator_ptr,
-    row_max_2_ptr,
-    denominator_2_ptr,
-    student_ptr,
-    teacher_ptr,
-    intermediate_ptr,
-    intermediate_2_ptr,
-    M,
-    N,
-    V,
-    stride_teacher_m,
-    stride_student_m,
-    BLOCK_SIZE_M: tl.constexpr,
-    BLOCK_SIZE_N: tl.constexpr,
-):
-    # lanes run along the kept dimensions; a program loops over the reduced ones in
-    # blocks
-    pid_m = tl.program_id(0).to(tl.int64)  # int64: offsets may pass 2**31
-    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-    row_mask = rows < M
-    # the dtype of M, int32 if it suffices: faster division
-    short_rows = rows.to((tl.program_id(0) + M).dtype)
-    n_index = (short_rows // V).to(tl.int64)
-    teacher = tl.load(
-        teacher_ptr + rows * stride_teacher_m,
-        mask=row_mask,
-    ).to(tl.float32)
-    row_max_2 = tl.load(row_max_2_ptr + n_index, mask=row_mask)
-    denominator_2 = tl.load(denominator_2_ptr + n_index, mask=row_mask)
-    student = tl.load(
-        student_ptr + rows * stride_student_m,
-        mask=row_mask,
-    ).to(tl.float32)
-    row_max = tl.load(row_max_ptr + n_index, mask=row_mask)
-    denominator = tl.load(denominator_ptr + n_index, mask=row_mask)
-
-    # starts at the lowest finite float32: a row may begin with -inf
-    row_max_3 = tl.full((BLOCK_SIZE_M,), -3.4028234663852886e38, tl.float32)
-    denominator_3 = tl.zeros((BLOCK_SIZE_M,), tl.float32)
-    for start in range(0, N, BLOCK_SIZE_N):
-        cols = start + tl.arange(0, BLOCK_SIZE_N)
-        col_mask = cols < N
-        mask = row_mask[:, None] & col_mask[None, :]
-        # log_p = F.log_softmax(teacher.float() / temperature, dim=-1)
-        log_p = teacher / 2.0 - row_max_2 - tl.log(denominator_2)
-        # log_m = torch.logsumexp(torch.stack((log_q + math.log(1 - beta), log_p +
-        # math.log(beta))), dim=0)
-        is_less = cols < 1
-        # log_q = F.log_softmax(student.float() / temperature, dim=-1)
-        log_q = student / 2.0 - row_max - tl.log(denominator)
-        total = log_q + -0.6931471805599453
-        total_2 = log_p + -0.6931471805599453
-        chosen = tl.where(is_less[None, :], total[:, None], total_2[:, None])
-        new_max = tl.minimum(
-            tl.maximum(
-                row_max_3, tl.max(tl.where(mask, chosen, float("-inf")), axis=1)
-            ),
-            3.4028234663852886e38,
-        )
-        block_sum = tl.sum(
-            _exp(tl.where(mask, chosen, float("-inf")) - new_max[:, None]), axis=1
-        )
-        denominator_3 = denominator_3 * _exp(row_max_3 - new_max) + block_sum
-        row_max_3 = new_max
-    log_p = teacher / 2.0 - row_max_2 - tl.log(denominator_2)
-    log_q = student / 2.0 - row_max - tl.log(denominator)
+    ratio = teacher / 2.0
+    row_max = tl.max(ratio, axis=1)
+    difference = ratio - row_max[:, None]
+    log_denominator = tl.log(tl.sum(_exp(difference), axis=1))
+    log_p = difference - log_denominator[:, None]
+    # log_q = F.log_softmax(student.float() / temperature, dim=-1)
+    ratio_2 = student / 2.0
+    row_max_2 = tl.max(ratio_2, axis=1)
+    difference_2 = ratio_2 - row_max_2[:, None]
+    log_denominator_2 = tl.log(tl.sum(_exp(difference_2), axis=1))
+    log_q = difference_2 - log_denominator_2[:, None]
+    # log_m = torch.logsumexp(torch.stack((log_q + math.log(1 - beta), log_p +
+    # math.log(beta))), dim=0)
+    total = log_q + -0.6931471805599453
+    total_2 = log_p + -0.6931471805599453
+    row_max_3 = _nan_maximum(total, total_2)
     shift = tl.where(_isinf(row_max_3), 0.0, row_max_3)
-    log_m = shift + tl.log(denominator_3)
+    log_m = shift + tl.log(_exp(total - shift) + _exp(total_2 - shift))
     # of_teacher = F.kl_div(log_m, log_p, reduction='none', log_target=True).sum(-1)
-    product = _exp(log_p) * (log_p - log_m)
+    of_teacher = tl.sum(tl.where(mask, _exp(log_p) * (log_p - log_m), 0.0), axis=1)
     # of_student = F.kl_div(log_m, log_q, reduction='none', log_target=True).sum(-1)
-    product_2 = _exp(log_q) * (log_q - log_m)
-    tl.store(intermediate_ptr + rows, product, mask=row_mask)
-    tl.store(intermediate_2_ptr + rows, product_2, mask=row_mask)
-
-
-@triton.jit
-def jsd_loss_loss_kernel(
-    intermediate_ptr,
-    intermediate_2_ptr,
-    loss_ptr,
-    M,
-    N,
-    BLOCK_SIZE_M: tl.constexpr,
-    BLOCK_SIZE_N: tl.constexpr,
-):
-    # one program holds BLOCK_SIZE_M short rows in registers
-    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
-    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-    cols = tl.arange(0, BLOCK_SIZE_N)
-    row_mask = rows < M
-    col_mask = cols < N
-    mask = row_mask[:, None] & col_mask[None, :]
-    intermediate = tl.load(
-        intermediate_ptr + rows[:, None] * N + cols[None, :], mask=mask, other=0.0
-    )
-    intermediate_2 = tl.load(
-        intermediate_2_ptr + rows[:, None] * N + cols[None, :], mask=mask, other=0.0
-    )
-    # of_teacher = F.kl_div(log_m, log_p, reduction='none', log_target=True).sum(-1)
-    of_teacher = tl.sum(intermediate, axis=1)
-    # of_student = F.kl_div(log_m, log_q, reduction='none', log_target=True).sum(-1)
-    of_student = tl.sum(intermediate_2, axis=1)
+    of_student = tl.sum(tl.where(mask, _exp(log_q) * (log_q - log_m), 0.0), axis=1)
     # return beta * of_teacher + (1 - beta) * of_student
     loss = of_teacher * 0.5 + of_student * 0.5
     tl.store(loss_ptr + rows, loss, mask=row_mask)
 
 
 @triton.jit
-def jsd_loss_loss_row_kernel(
-    intermediate_ptr,
-    intermediate_2_ptr,
+def jsd_loss_row_kernel(
+    student_ptr,
+    teacher_ptr,
     loss_ptr,
     N,
+    stride_teacher_m,
+    stride_teacher_n,
+    stride_student_m,
+    stride_student_n,
     BLOCK_SIZE_N: tl.constexpr,
 ):
+    # cols * stride may pass 2**31
+    stride_teacher_n = tl.cast(stride_teacher_n, tl.int64)
+    stride_student_n = tl.cast(stride_student_n, tl.int64)
     # one program holds one row in registers
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     cols = tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
-    intermediate = tl.load(
-        intermediate_ptr + row * N + cols,
+    teacher = tl.load(
+        teacher_ptr + row * stride_teacher_m + cols * stride_teacher_n,
         mask=mask,
-        other=0.0,
+        other=float("-inf"),
         eviction_policy="evict_first",
-    )
-    intermediate_2 = tl.load(
-        intermediate_2_ptr + row * N + cols,
+    ).to(tl.float32)
+    student = tl.load(
+        student_ptr + row * stride_student_m + cols * stride_student_n,
         mask=mask,
-        other=0.0,
+        other=float("-inf"),
         eviction_policy="evict_first",
-    )
+    ).to(tl.float32)
+    # log_p = F.log_softmax(teacher.float() / temperature, dim=-1)
+    ratio = teacher / 2.0
+    row_max = tl.max(ratio, axis=0)
+    difference = ratio - row_max
+    log_denominator = tl.log(tl.sum(_exp(difference), axis=0))
+    log_p = difference - log_denominator
+    # log_q = F.log_softmax(student.float() / temperature, dim=-1)
+    ratio_2 = student / 2.0
+    row_max_2 = tl.max(ratio_2, axis=0)
+    difference_2 = ratio_2 - row_max_2
+    log_denominator_2 = tl.log(tl.sum(_exp(difference_2), axis=0))
+    log_q = difference_2 - log_denominator_2
+    # log_m = torch.logsumexp(torch.stack((log_q + math.log(1 - beta), log_p +
+    # math.log(beta))), dim=0)
+    total = log_q + -0.6931471805599453
+    total_2 = log_p + -0.6931471805599453
+    row_max_3 = _nan_maximum(total, total_2)
+    shift = tl.where(_isinf(row_max_3), 0.0, row_max_3)
+    log_m = shift + tl.log(_exp(total - shift) + _exp(total_2 - shift))
     # of_teacher = F.kl_div(log_m, log_p, reduction='none', log_target=True).sum(-1)
-    of_teacher = tl.sum(intermediate, axis=0)
+    of_teacher = tl.sum(tl.where(mask, _exp(log_p) * (log_p - log_m), 0.0), axis=0)
     # of_student = F.kl_div(log_m, log_q, reduction='none', log_target=True).sum(-1)
-    of_student = tl.sum(intermediate_2, axis=0)
+    of_student = tl.sum(tl.where(mask, _exp(log_q) * (log_q - log_m), 0.0), axis=0)
     # return beta * of_teacher + (1 - beta) * of_student
     loss = of_teacher * 0.5 + of_student * 0.5
     tl.store(loss_ptr + row, loss)
 
 
 @triton.jit
-def jsd_loss_loss_split_kernel(
-    intermediate_ptr,
-    intermediate_2_ptr,
-    of_teacher_parts_ptr,
-    of_student_parts_ptr,
+def jsd_loss_split_kernel(
+    student_ptr,
+    teacher_ptr,
+    row_max_parts_ptr,
+    denominator_parts_ptr,
+    row_max_2_parts_ptr,
+    denominator_2_parts_ptr,
     M,
     N,
+    stride_teacher_m,
+    stride_teacher_n,
+    stride_student_m,
+    stride_student_n,
     BLOCK_SIZE_N: tl.constexpr,
     SPLITS: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
+    # cols * stride may pass 2**31
+    stride_teacher_n = tl.cast(stride_teacher_n, tl.int64)
+    stride_student_n = tl.cast(stride_student_n, tl.int64)
     # a row is divided among SPLITS programs, each of which loops over its part in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     split = tl.program_id(1)
@@ -527,25 +181,124 @@ def jsd_loss_loss_split_kernel(
     first = split * part
     end = tl.minimum(first + part, N)
 
+    # starts at the lowest finite float32: a row may begin with -inf
+    row_max = -3.4028234663852886e38
+    denominator = 0.0
+    # starts at the lowest finite float32: a row may begin with -inf
+    row_max_2 = -3.4028234663852886e38
+    denominator_2 = 0.0
+    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        teacher = tl.load(
+            teacher_ptr + row * stride_teacher_m + cols * stride_teacher_n,
+            mask=mask,
+            other=float("-inf"),
+            eviction_policy="evict_first",
+        ).to(tl.float32)
+        student = tl.load(
+            student_ptr + row * stride_student_m + cols * stride_student_n,
+            mask=mask,
+            other=float("-inf"),
+            eviction_policy="evict_first",
+        ).to(tl.float32)
+        # log_p = F.log_softmax(teacher.float() / temperature, dim=-1)
+        ratio = teacher / 2.0
+        # log_q = F.log_softmax(student.float() / temperature, dim=-1)
+        ratio_2 = student / 2.0
+        new_max = tl.maximum(row_max, tl.max(ratio, axis=0))
+        block_sum = tl.sum(_exp(ratio - new_max), axis=0)
+        denominator = denominator * _exp(row_max - new_max) + block_sum
+        row_max = new_max
+        new_max = tl.maximum(row_max_2, tl.max(ratio_2, axis=0))
+        block_sum = tl.sum(_exp(ratio_2 - new_max), axis=0)
+        denominator_2 = denominator_2 * _exp(row_max_2 - new_max) + block_sum
+        row_max_2 = new_max
+    slot = split.to(tl.int64) * M + row
+    tl.store(row_max_parts_ptr + slot, row_max)
+    tl.store(denominator_parts_ptr + slot, denominator)
+    tl.store(row_max_2_parts_ptr + slot, row_max_2)
+    tl.store(denominator_2_parts_ptr + slot, denominator_2)
+
+
+@triton.jit
+def jsd_loss_walk_2_kernel(
+    student_ptr,
+    teacher_ptr,
+    row_max_parts_ptr,
+    denominator_parts_ptr,
+    row_max_2_parts_ptr,
+    denominator_2_parts_ptr,
+    of_teacher_parts_ptr,
+    of_student_parts_ptr,
+    M,
+    N,
+    stride_teacher_m,
+    stride_teacher_n,
+    stride_student_m,
+    stride_student_n,
+    BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    # cols * stride may pass 2**31
+    stride_teacher_n = tl.cast(stride_teacher_n, tl.int64)
+    stride_student_n = tl.cast(stride_student_n, tl.int64)
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+    split = tl.program_id(1)
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
+    first = split * part
+    end = tl.minimum(first + part, N)
+    parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
+    row_max_parts = tl.load(row_max_parts_ptr + parts)
+    row_max = tl.max(row_max_parts, axis=0)
+    denominator = tl.sum(
+        tl.load(denominator_parts_ptr + parts) * _exp(row_max_parts - row_max), axis=0
+    )
+    row_max_2_parts = tl.load(row_max_2_parts_ptr + parts)
+    row_max_2 = tl.max(row_max_2_parts, axis=0)
+    denominator_2 = tl.sum(
+        tl.load(denominator_2_parts_ptr + parts) * _exp(row_max_2_parts - row_max_2),
+        axis=0,
+    )
+    # log_p = F.log_softmax(teacher.float() / temperature, dim=-1)
+    log_denominator = tl.log(denominator)
+    # log_q = F.log_softmax(student.float() / temperature, dim=-1)
+    log_denominator_2 = tl.log(denominator_2)
+
     of_teacher_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     of_student_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
-        intermediate = tl.load(
-            intermediate_ptr + row * N + cols,
+        teacher = tl.load(
+            teacher_ptr + row * stride_teacher_m + cols * stride_teacher_n,
             mask=mask,
-            other=0.0,
+            other=float("-inf"),
             eviction_policy="evict_first",
-        )
-        intermediate_2 = tl.load(
-            intermediate_2_ptr + row * N + cols,
+        ).to(tl.float32)
+        student = tl.load(
+            student_ptr + row * stride_student_m + cols * stride_student_n,
             mask=mask,
-            other=0.0,
+            other=float("-inf"),
             eviction_policy="evict_first",
-        )
-        of_teacher_acc += intermediate
-        of_student_acc += intermediate_2
+        ).to(tl.float32)
+        ratio = teacher / 2.0
+        difference = ratio - row_max
+        log_p = difference - log_denominator
+        ratio_2 = student / 2.0
+        difference_2 = ratio_2 - row_max_2
+        log_q = difference_2 - log_denominator_2
+        # log_m = torch.logsumexp(torch.stack((log_q + math.log(1 - beta), log_p +
+        # math.log(beta))), dim=0)
+        total = log_q + -0.6931471805599453
+        total_2 = log_p + -0.6931471805599453
+        row_max_3 = _nan_maximum(total, total_2)
+        shift = tl.where(_isinf(row_max_3), 0.0, row_max_3)
+        log_m = shift + tl.log(_exp(total - shift) + _exp(total_2 - shift))
+        of_teacher_acc += tl.where(mask, _exp(log_p) * (log_p - log_m), 0.0)
+        of_student_acc += tl.where(mask, _exp(log_q) * (log_q - log_m), 0.0)
     of_teacher = tl.sum(of_teacher_acc, axis=0)
     of_student = tl.sum(of_student_acc, axis=0)
     slot = split.to(tl.int64) * M + row
@@ -554,7 +307,7 @@ def jsd_loss_loss_split_kernel(
 
 
 @triton.jit
-def jsd_loss_loss_join_kernel(
+def jsd_loss_join_kernel(
     of_teacher_parts_ptr,
     of_student_parts_ptr,
     loss_ptr,
@@ -572,35 +325,92 @@ def jsd_loss_loss_join_kernel(
 
 
 @triton.jit
-def jsd_loss_loss_looped_kernel(
-    intermediate_ptr,
-    intermediate_2_ptr,
+def jsd_loss_looped_kernel(
+    student_ptr,
+    teacher_ptr,
     loss_ptr,
+    stride_teacher_m,
+    stride_teacher_n,
+    stride_student_m,
+    stride_student_n,
     N: tl.constexpr,  # compiled for each row length
     BLOCK_SIZE_N: tl.constexpr,
 ):
+    # cols * stride may pass 2**31
+    stride_teacher_n = tl.cast(stride_teacher_n, tl.int64)
+    stride_student_n = tl.cast(stride_student_n, tl.int64)
     # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
+    # starts at the lowest finite float32: a row may begin with -inf
+    row_max = -3.4028234663852886e38
+    denominator = 0.0
+    # starts at the lowest finite float32: a row may begin with -inf
+    row_max_2 = -3.4028234663852886e38
+    denominator_2 = 0.0
+    for start in range(0, N, BLOCK_SIZE_N):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        teacher = tl.load(
+            teacher_ptr + row * stride_teacher_m + cols * stride_teacher_n,
+            mask=mask,
+            other=float("-inf"),
+            eviction_policy="evict_first",
+        ).to(tl.float32)
+        student = tl.load(
+            student_ptr + row * stride_student_m + cols * stride_student_n,
+            mask=mask,
+            other=float("-inf"),
+            eviction_policy="evict_first",
+        ).to(tl.float32)
+        # log_p = F.log_softmax(teacher.float() / temperature, dim=-1)
+        ratio = teacher / 2.0
+        # log_q = F.log_softmax(student.float() / temperature, dim=-1)
+        ratio_2 = student / 2.0
+        new_max = tl.maximum(row_max, tl.max(ratio, axis=0))
+        block_sum = tl.sum(_exp(ratio - new_max), axis=0)
+        denominator = denominator * _exp(row_max - new_max) + block_sum
+        row_max = new_max
+        new_max = tl.maximum(row_max_2, tl.max(ratio_2, axis=0))
+        block_sum = tl.sum(_exp(ratio_2 - new_max), axis=0)
+        denominator_2 = denominator_2 * _exp(row_max_2 - new_max) + block_sum
+        row_max_2 = new_max
+    log_denominator = tl.log(denominator)
+    log_denominator_2 = tl.log(denominator_2)
+
+    # next pass over the row
     of_teacher_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     of_student_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
-        intermediate = tl.load(
-            intermediate_ptr + row * N + cols,
+        teacher = tl.load(
+            teacher_ptr + row * stride_teacher_m + cols * stride_teacher_n,
             mask=mask,
-            other=0.0,
+            other=float("-inf"),
             eviction_policy="evict_first",
-        )
-        intermediate_2 = tl.load(
-            intermediate_2_ptr + row * N + cols,
+        ).to(tl.float32)
+        student = tl.load(
+            student_ptr + row * stride_student_m + cols * stride_student_n,
             mask=mask,
-            other=0.0,
+            other=float("-inf"),
             eviction_policy="evict_first",
-        )
-        of_teacher_acc += intermediate
-        of_student_acc += intermediate_2
+        ).to(tl.float32)
+        ratio = teacher / 2.0
+        difference = ratio - row_max
+        log_p = difference - log_denominator
+        ratio_2 = student / 2.0
+        difference_2 = ratio_2 - row_max_2
+        log_q = difference_2 - log_denominator_2
+        # log_m = torch.logsumexp(torch.stack((log_q + math.log(1 - beta), log_p +
+        # math.log(beta))), dim=0)
+        total = log_q + -0.6931471805599453
+        total_2 = log_p + -0.6931471805599453
+        row_max_3 = _nan_maximum(total, total_2)
+        shift = tl.where(_isinf(row_max_3), 0.0, row_max_3)
+        log_m = shift + tl.log(_exp(total - shift) + _exp(total_2 - shift))
+        of_teacher_acc += tl.where(mask, _exp(log_p) * (log_p - log_m), 0.0)
+        of_student_acc += tl.where(mask, _exp(log_q) * (log_q - log_m), 0.0)
     of_teacher = tl.sum(of_teacher_acc, axis=0)
     of_student = tl.sum(of_student_acc, axis=0)
     # return beta * of_teacher + (1 - beta) * of_student
@@ -619,67 +429,30 @@ def next_power_of_2(n: int) -> int:
 
 
 # Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
-ROW_MAX_TO_DENOMINATOR_2_SCHEDULES = (
-    (
-        512,
-        None,
-        jsd_loss_row_max_to_denominator_2_kernel,
-        {"BLOCK_SIZE_M": 16, "num_warps": 4},
-    ),
-    (4096, None, jsd_loss_row_max_to_denominator_2_row_kernel, {"num_warps": 2}),
-    (8192, None, jsd_loss_row_max_to_denominator_2_row_kernel, {"num_warps": 4}),
-    (16384, None, jsd_loss_row_max_to_denominator_2_row_kernel, {"num_warps": 8}),
-    (32768, None, jsd_loss_row_max_to_denominator_2_row_kernel, {"num_warps": 16}),
+SCHEDULES = (
+    (512, None, jsd_loss_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
+    (4096, None, jsd_loss_row_kernel, {"num_warps": 2}),
+    (8192, None, jsd_loss_row_kernel, {"num_warps": 4}),
+    (16384, None, jsd_loss_row_kernel, {"num_warps": 8}),
+    (32768, None, jsd_loss_row_kernel, {"num_warps": 16}),
     (
         None,
         32,
-        jsd_loss_row_max_to_denominator_2_split_kernel,
+        jsd_loss_split_kernel,
         {"BLOCK_SIZE_N": 1024, "NUM_STAGES": 3, "SPLITS": 64, "num_warps": 4},
     ),
-    (
-        None,
-        None,
-        jsd_loss_row_max_to_denominator_2_looped_kernel,
-        {"BLOCK_SIZE_N": 2048, "num_warps": 4},
-    ),
+    (None, None, jsd_loss_looped_kernel, {"BLOCK_SIZE_N": 2048, "num_warps": 4}),
 )
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
-INTERMEDIATE_INTERMEDIATE_2_SCHEDULES = (
-    (
-        None,
-        jsd_loss_intermediate_intermediate_2_kernel,
-        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 8, "num_warps": 1},
-    ),
-)
-
-
-# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
-LOSS_SCHEDULES = (
-    (512, None, jsd_loss_loss_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
-    (4096, None, jsd_loss_loss_row_kernel, {"num_warps": 4}),
-    (8192, None, jsd_loss_loss_row_kernel, {"num_warps": 8}),
-    (16384, None, jsd_loss_loss_row_kernel, {"num_warps": 16}),
-    (32768, None, jsd_loss_loss_row_kernel, {"num_warps": 16}),
-    (
-        None,
-        16,
-        jsd_loss_loss_split_kernel,
-        {"BLOCK_SIZE_N": 1024, "NUM_STAGES": 3, "SPLITS": 64, "num_warps": 4},
-    ),
-    (None, None, jsd_loss_loss_looped_kernel, {"BLOCK_SIZE_N": 2048, "num_warps": 16}),
-)
-
-
-def pick_schedule(schedules, *sizes: int):
+def pick_schedule(row_bytes: int, rows: int):
     """The kernel and the launch options of the first entry whose maxima admit these sizes."""
-    for *limits, kernel, options in schedules:
-        for size, most in zip(sizes, limits, strict=True):
-            if most is not None and size > most:
-                break
-        else:
-            return kernel, options
+    for max_row_bytes, max_rows, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_rows is not None and rows > max_rows:
+            continue
+        return kernel, options
 
 
 def check_inputs(student: torch.Tensor, teacher: torch.Tensor) -> None:
@@ -710,276 +483,107 @@ def check_inputs(student: torch.Tensor, teacher: torch.Tensor) -> None:
         )
 
 
-def compute_row_max_to_denominator_2(
-    student: torch.Tensor,
-    teacher: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """student[N, V], teacher[N, V] -> row_max[N, 1], denominator[N, 1], row_max_2[N,
-    1], denominator_2[N, 1]; float16, bfloat16, float32; row_max float32;
-    denominator float32; row_max_2 float32; denominator_2 float32.
-    """
-    row_max = torch.empty(
-        (student.shape[0], 1), dtype=torch.float32, device=student.device
-    )
-    denominator = torch.empty(
-        (student.shape[0], 1), dtype=torch.float32, device=student.device
-    )
-    row_max_2 = torch.empty(
-        (student.shape[0], 1), dtype=torch.float32, device=student.device
-    )
-    denominator_2 = torch.empty(
-        (student.shape[0], 1), dtype=torch.float32, device=student.device
-    )
-    if (
-        row_max.numel() == 0
-        and denominator.numel() == 0
-        and row_max_2.numel() == 0
-        and denominator_2.numel() == 0
-    ):
-        return row_max, denominator, row_max_2, denominator_2
-    M = student.shape[0]
-    N = student.shape[1]
-    if M > 2**30 or N > 2**30:
-        raise ValueError(
-            "jsd_loss_row_max_to_denominator_2: at most 2**30 rows and columns, got "
-            f"{M} and {N}"
-        )
-    kernel, options = pick_schedule(
-        ROW_MAX_TO_DENOMINATOR_2_SCHEDULES, N * student.element_size(), M
-    )
-    if kernel is jsd_loss_row_max_to_denominator_2_kernel:
-        grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            student,
-            teacher,
-            row_max,
-            denominator,
-            row_max_2,
-            denominator_2,
-            M,
-            N,
-            *student.stride(),
-            *teacher.stride(),
-            BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is jsd_loss_row_max_to_denominator_2_row_kernel:
-        kernel[(M,)](
-            student,
-            teacher,
-            row_max,
-            denominator,
-            row_max_2,
-            denominator_2,
-            N,
-            *student.stride(),
-            *teacher.stride(),
-            BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is jsd_loss_row_max_to_denominator_2_split_kernel:
-        row_max_parts = torch.empty(
-            (options["SPLITS"], M), dtype=torch.float32, device=student.device
-        )
-        row_max_2_parts = torch.empty(
-            (options["SPLITS"], M), dtype=torch.float32, device=student.device
-        )
-        denominator_parts = torch.empty(
-            (options["SPLITS"], M), dtype=torch.float32, device=student.device
-        )
-        denominator_2_parts = torch.empty(
-            (options["SPLITS"], M), dtype=torch.float32, device=student.device
-        )
-        kernel[(M, options["SPLITS"])](
-            student,
-            teacher,
-            row_max_parts,
-            row_max_2_parts,
-            M,
-            N,
-            *student.stride(),
-            *teacher.stride(),
-            **options,
-        )
-        jsd_loss_row_max_to_denominator_2_walk_2_kernel[(M, options["SPLITS"])](
-            student,
-            teacher,
-            row_max_parts,
-            row_max_2_parts,
-            denominator_parts,
-            denominator_2_parts,
-            M,
-            N,
-            *student.stride(),
-            *teacher.stride(),
-            **options,
-        )
-        jsd_loss_row_max_to_denominator_2_join_kernel[(M,)](
-            row_max_parts,
-            row_max_2_parts,
-            denominator_parts,
-            denominator_2_parts,
-            row_max,
-            denominator,
-            row_max_2,
-            denominator_2,
-            M,
-            SPLITS=options["SPLITS"],
-        )
-    elif kernel is jsd_loss_row_max_to_denominator_2_looped_kernel:
-        kernel[(M,)](
-            student,
-            teacher,
-            row_max,
-            denominator,
-            row_max_2,
-            denominator_2,
-            *student.stride(),
-            *teacher.stride(),
-            N=N,
-            **options,
-        )
-    return row_max, denominator, row_max_2, denominator_2
-
-
-def compute_intermediate_intermediate_2(
-    row_max: torch.Tensor,
-    denominator: torch.Tensor,
-    row_max_2: torch.Tensor,
-    denominator_2: torch.Tensor,
-    student: torch.Tensor,
-    teacher: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """row_max[N, 1], denominator[N, 1], row_max_2[N, 1], denominator_2[N, 1],
-    student[N, V], teacher[N, V] -> intermediate[N, V], intermediate_2[N, V];
-    float16, bfloat16, float32; row_max float32; denominator float32; row_max_2
-    float32; denominator_2 float32; intermediate float32; intermediate_2 float32.
-    """
-    intermediate = torch.empty_like(
-        student, dtype=torch.float32, memory_format=torch.contiguous_format
-    )
-    intermediate_2 = torch.empty_like(
-        student, dtype=torch.float32, memory_format=torch.contiguous_format
-    )
-    if intermediate.numel() == 0 and intermediate_2.numel() == 0:
-        return intermediate, intermediate_2
-    M = student.numel()
-    N = 2
-    V = student.shape[1]
-    if M > 2**35 or N > 2**30:
-        raise ValueError(
-            "jsd_loss_intermediate_intermediate_2: at most 2**35 rows and 2**30 "
-            f"columns, got {M} and {N}"
-        )
-    teacher_view = teacher.reshape(M)
-    student_view = student.reshape(M)
-    kernel, options = pick_schedule(
-        INTERMEDIATE_INTERMEDIATE_2_SCHEDULES, N * intermediate.element_size()
-    )
-    grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
-    kernel[grid](
-        row_max,
-        denominator,
-        row_max_2,
-        denominator_2,
-        student_view,
-        teacher_view,
-        intermediate,
-        intermediate_2,
-        M,
-        N,
-        V,
-        *teacher_view.stride(),
-        *student_view.stride(),
-        **options,
-    )
-    return intermediate, intermediate_2
-
-
-def compute_loss(
-    intermediate: torch.Tensor,
-    intermediate_2: torch.Tensor,
-) -> torch.Tensor:
-    """intermediate[N, V], intermediate_2[N, V] -> loss[N]; float16, bfloat16, float32;
-    intermediate float32; intermediate_2 float32; loss float32.
-    """
-    loss = torch.empty(
-        (intermediate.shape[0],), dtype=torch.float32, device=intermediate.device
-    )
-    if loss.numel() == 0:
-        return loss
-    M = intermediate.shape[0]
-    N = intermediate.shape[1]
-    if M > 2**30 or N > 2**30:
-        raise ValueError(
-            f"jsd_loss_loss: at most 2**30 rows and columns, got {M} and {N}"
-        )
-    kernel, options = pick_schedule(LOSS_SCHEDULES, N * loss.element_size(), M)
-    if kernel is jsd_loss_loss_kernel:
-        grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            intermediate,
-            intermediate_2,
-            loss,
-            M,
-            N,
-            BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is jsd_loss_loss_row_kernel:
-        kernel[(M,)](
-            intermediate,
-            intermediate_2,
-            loss,
-            N,
-            BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is jsd_loss_loss_split_kernel:
-        of_teacher_parts = torch.empty(
-            (options["SPLITS"], M), dtype=torch.float32, device=intermediate.device
-        )
-        of_student_parts = torch.empty(
-            (options["SPLITS"], M), dtype=torch.float32, device=intermediate.device
-        )
-        kernel[(M, options["SPLITS"])](
-            intermediate,
-            intermediate_2,
-            of_teacher_parts,
-            of_student_parts,
-            M,
-            N,
-            **options,
-        )
-        jsd_loss_loss_join_kernel[(M,)](
-            of_teacher_parts,
-            of_student_parts,
-            loss,
-            M,
-            SPLITS=options["SPLITS"],
-        )
-    elif kernel is jsd_loss_loss_looped_kernel:
-        kernel[(M,)](
-            intermediate,
-            intermediate_2,
-            loss,
-            N=N,
-            **options,
-        )
-    return loss
-
-
 def jsd_loss(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
     """student[N, V], teacher[N, V] -> loss[N]; float16, bfloat16, float32; loss
     float32.
     """
     check_inputs(student, teacher)
+    loss = torch.empty((student.shape[0],), dtype=torch.float32, device=student.device)
+    if loss.numel() == 0:
+        return loss
+    M = student.shape[0]
+    N = student.shape[1]
+    if M > 2**30 or N > 2**30:
+        raise ValueError(f"jsd_loss: at most 2**30 rows and columns, got {M} and {N}")
+    kernel, options = pick_schedule(N * teacher.element_size(), M)
     # Triton launches on the current device
     with torch.cuda.device(student.get_device()):
-        row_max, denominator, row_max_2, denominator_2 = (
-            compute_row_max_to_denominator_2(student, teacher)
-        )
-        intermediate, intermediate_2 = compute_intermediate_intermediate_2(
-            row_max, denominator, row_max_2, denominator_2, student, teacher
-        )
-        return compute_loss(intermediate, intermediate_2)
+        if kernel is jsd_loss_kernel:
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                student,
+                teacher,
+                loss,
+                M,
+                N,
+                *teacher.stride(),
+                *student.stride(),
+                BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is jsd_loss_row_kernel:
+            kernel[(M,)](
+                student,
+                teacher,
+                loss,
+                N,
+                *teacher.stride(),
+                *student.stride(),
+                BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is jsd_loss_split_kernel:
+            row_max_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=student.device
+            )
+            denominator_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=student.device
+            )
+            row_max_2_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=student.device
+            )
+            denominator_2_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=student.device
+            )
+            of_teacher_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=student.device
+            )
+            of_student_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=student.device
+            )
+            kernel[(M, options["SPLITS"])](
+                student,
+                teacher,
+                row_max_parts,
+                denominator_parts,
+                row_max_2_parts,
+                denominator_2_parts,
+                M,
+                N,
+                *teacher.stride(),
+                *student.stride(),
+                **options,
+            )
+            jsd_loss_walk_2_kernel[(M, options["SPLITS"])](
+                student,
+                teacher,
+                row_max_parts,
+                denominator_parts,
+                row_max_2_parts,
+                denominator_2_parts,
+                of_teacher_parts,
+                of_student_parts,
+                M,
+                N,
+                *teacher.stride(),
+                *student.stride(),
+                **options,
+            )
+            jsd_loss_join_kernel[(M,)](
+                of_teacher_parts,
+                of_student_parts,
+                loss,
+                M,
+                SPLITS=options["SPLITS"],
+            )
+        elif kernel is jsd_loss_looped_kernel:
+            kernel[(M,)](
+                student,
+                teacher,
+                loss,
+                *teacher.stride(),
+                *student.stride(),
+                N=N,
+                **options,
+            )
+    return loss

@@ -84,12 +84,15 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
-SCHEDULES = ((None, quantize_mxfp8_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),)
+# Each entry: maximum rows (None: no limit), kernel, launch options.
+SCHEDULES = (
+    (8192, quantize_mxfp8_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
+    (None, quantize_mxfp8_kernel, {"BLOCK_SIZE_M": 64, "num_warps": 4}),
+)
 
 
 def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
+    """The kernel and the launch options for `size` rows."""
     for most, kernel, options in SCHEDULES:
         if most is None or size <= most:
             return kernel, options
@@ -128,12 +131,12 @@ def quantize_mxfp8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return levels, exponent
     M = x.shape[:-1].numel() * exponent.shape[-1]
     N = 32
-    if M > 2**34 or N > 2**30:
+    if M > 2**36 or N > 2**30:
         raise ValueError(
-            f"quantize_mxfp8: at most 2**34 rows and 2**30 columns, got {M} and {N}"
+            f"quantize_mxfp8: at most 2**36 rows and 2**30 columns, got {M} and {N}"
         )
     x_view = x.reshape(M, N)
-    kernel, options = pick_schedule(N * x.element_size())
+    kernel, options = pick_schedule(M)
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
         kernel[grid](

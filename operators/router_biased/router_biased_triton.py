@@ -203,9 +203,10 @@ EXPERTS_SCHEDULES = (
 )
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum rows (None: no limit), kernel, launch options.
 WEIGHTS_SCHEDULES = (
-    (None, router_biased_weights_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
+    (8192, router_biased_weights_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
+    (None, router_biased_weights_kernel, {"BLOCK_SIZE_M": 64, "num_warps": 4}),
 )
 
 
@@ -303,9 +304,9 @@ def compute_weights(experts: torch.Tensor, logits: torch.Tensor) -> torch.Tensor
     M = experts.shape[:-1].numel()
     N = experts.shape[-1]
     D = logits.shape[-1]
-    if M > 2**34 or N > 2**30:
+    if M > 2**36 or N > 2**30:
         raise ValueError(
-            f"router_biased_weights: at most 2**34 rows and 2**30 columns, got {M} "
+            f"router_biased_weights: at most 2**36 rows and 2**30 columns, got {M} "
             f"and {N}"
         )
     logits_view = (
@@ -313,7 +314,7 @@ def compute_weights(experts: torch.Tensor, logits: torch.Tensor) -> torch.Tensor
         if logits.ndim == 2
         else logits.reshape(logits.shape[:-1].numel(), logits.shape[-1])
     )
-    kernel, options = pick_schedule(WEIGHTS_SCHEDULES, N * experts.element_size())
+    kernel, options = pick_schedule(WEIGHTS_SCHEDULES, M)
     grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
     kernel[grid](
         experts,

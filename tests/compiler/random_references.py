@@ -48,6 +48,8 @@ BINARY = [
         "torch.logaddexp({}.float(), {}.float())",
         "torch.fmax({}, {})",
         "torch.lerp({0}.float(), {1}.float(), {0}.float())",
+        "torch.stack(torch.broadcast_tensors({}.float(), {}.float())).logsumexp(0)",
+        "torch.stack(torch.broadcast_tensors({}.float(), {}.float() * 2)).mean(0)",
     ),
 ]
 BOOL = [

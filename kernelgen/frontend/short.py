@@ -1,0 +1,86 @@
+"""Sums, maxima and minima of a few elements that do not lie side by side, written out as additions and the like.
+
+What `torch.stack` joins, experts of a token, the halves of a pair: lanes then lie along what is kept, and each loads a
+few values, instead of a tile whose short side is looped over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from math import prod
+
+from kernelgen.frontend import indices as ix
+from kernelgen.frontend.attention import with_nodes
+from kernelgen.frontend.build import Builder
+from kernelgen.frontend.graph import Graph, Node, Ref
+
+MOST = 8
+"""Elements that are written out at the most."""
+_JOINED = {"max": "maximum", "min": "minimum", "sum": "add"}
+
+
+def without_short_reductions(graph: Graph) -> Graph:
+    """The graph with reductions of few elements written out, unless these are wanted by themselves too: what is
+    divided by its own sum, say, is loaded once."""
+    short = {i for i, node in enumerate(graph.nodes) if _is_short(graph, node)}
+    while short:
+        whole = _wanted(graph, short)
+        kept = {i for i in short if _source(graph.nodes[i]) not in whole}
+        if kept == short:
+            break
+        short = kept
+    if not short:
+        return graph
+    b, moved = Builder(), dict[int, int]()
+    for i, node in enumerate(graph.nodes):
+        b.statement = node.statement
+        args = tuple(Ref(moved[a.node]) if isinstance(a, Ref) else a for a in node.args)
+        if i in short:
+            made = _written_out(b, replace(node, args=args))
+            moved[i] = made.node
+        else:
+            b.nodes.append(replace(node, args=args))
+            moved[i] = len(b.nodes) - 1
+    return with_nodes(graph, b, moved)
+
+
+def _is_short(graph: Graph, node: Node) -> bool:
+    """Whether it reduces one dimension of a few elements, which is not the last of its source."""
+    if node.op not in _JOINED or len(node.attrs) != 1 or not isinstance(node.attrs[0], int) or node.attrs[0] > -2:
+        return False
+    dim = graph.nodes[_source(node)].shape[node.attrs[0]]
+    return all(isinstance(atom, int) for atom in dim) and 1 < prod(a for a in dim if isinstance(a, int)) <= MOST
+
+
+def _source(node: Node) -> int:
+    (source,) = node.args
+    assert isinstance(source, Ref)
+    return source.node
+
+
+def _wanted(graph: Graph, but: Iterable[int]) -> set[int]:
+    """The nodes that outputs are computed from, not counting what these reductions are made of."""
+    found = {o.node for o in graph.outputs}
+    for i in range(len(graph.nodes) - 1, -1, -1):
+        if i in found and i not in but:
+            found |= {a.node for a in graph.nodes[i].args if isinstance(a, Ref)}
+    return found
+
+
+def _written_out(b: Builder, node: Node) -> Ref:
+    (source,), (reduced,) = node.args, node.attrs
+    assert isinstance(source, Ref)
+    assert isinstance(reduced, int)
+    shape = b.node(source).shape
+    count = prod(atom for atom in shape[reduced] if isinstance(atom, int))
+    places = [ix.number(0) if dim == () else ix.axis(d - len(shape)) for d, dim in enumerate(shape)]
+    whole: Ref | None = None
+    for number in range(count):
+        places[reduced] = ix.number(number)
+        part = b.index(source, node.shape, tuple(places))
+        whole = part if whole is None else b.map(_JOINED[node.op], whole, part)
+    assert whole is not None
+    if node.name:
+        b.rename(whole, node.name)
+    return whole
