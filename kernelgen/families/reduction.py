@@ -57,8 +57,8 @@ as large as one may be (H200, cross entropy of 4096 rows: 81.7 us, with 8 warps 
 SHORT_ROW_BYTES = 512
 """Where the first table switches from several rows a program to one: a block of 128 numbers is no program's work."""
 TINY_ROWS, FEW_TINY_ROWS = 64, 8192
-"""Rows of at most 32 elements in a program, and so many that leave processors idle if a program has them (H200, bfloat16:
-3.7 million rows of 32 by 64 88 us, by 16 153; half a million of 16, updated and summed, 46 and 56)."""
+"""Rows of at most 32 elements in a program, and so many that leave processors idle if a program has them (H200: 3.7
+million rows of 32 in bfloat16 by 64 88 us, by 16 153; half a million of 16, updated and summed, 46 and 56)."""
 MAX_ROW_BYTES = 32768
 """Where the first table switches to blocks; both neighbours are then searched."""
 WIDEST_WINDOW = 32
