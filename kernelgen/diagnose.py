@@ -250,16 +250,28 @@ def evidence(seen: Seen, device: Peaks) -> tuple[Figure, ...]:
         if facts.buffer_bytes:
             rows += _buffered(name, facts, compiled)
             continue
+        if name:
+            rows.append((facts.kernel, _in_a_line(facts), compiled))
+            continue
         rows += [
-            (f"{name}occupancy limit", _percent(facts.occupancy), compiled),
-            (f"{name}programs, waves", f"{_programs(facts)}, {facts.waves:.2f}", compiled),
-            (f"{name}registers, spills, shared memory",
+            ("occupancy limit", _percent(facts.occupancy), compiled),
+            ("programs, waves", f"{_programs(facts)}, {facts.waves:.2f}", compiled),
+            ("registers, spills, shared memory",
              f"{facts.registers}, {facts.spill_bytes} B, {facts.shared_bytes} B", compiled),
-            (f"{name}widest load, store", f"{facts.load_bytes} B, {facts.store_bytes} B", compiled),
+            ("widest load, store", f"{facts.load_bytes} B, {facts.store_bytes} B", compiled),
         ]  # fmt: skip
     if timing.call_us is not None:
         rows.append(("time of a whole call", f"{timing.call_us:.2f} µs", time_from))
     return tuple(rows)
+
+
+def _in_a_line(facts: StaticFacts) -> str:
+    """One kernel of several."""
+    return (
+        f"occupancy limit {_percent(facts.occupancy)}; {_programs(facts)} programs, {facts.waves:.2f} waves; "
+        f"{facts.registers} registers, {facts.spill_bytes} B spilled, {facts.shared_bytes} B shared; "
+        f"widest load {facts.load_bytes} B, store {facts.store_bytes} B"
+    )
 
 
 def _multiplied(seen: Seen, device: Peaks) -> list[Figure]:

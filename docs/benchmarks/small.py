@@ -4,6 +4,7 @@
     python docs/benchmarks/small.py --only softmax relu --sizes decode few_mb
     python docs/benchmarks/small.py --report small.json  # the summary of what was measured, anywhere
     python docs/benchmarks/small.py --table              # small.md from small.json, anywhere
+    python docs/benchmarks/small.py --merge FILE         # the rows of FILE, others stay with their date, anywhere
 
 `large` is the first shape of an operator's performance test, `few_mb` the same with its batch cut to 4 MiB, `decode`
 with eight rows; `other` are the shapes of OTHER. Every kernel is what `kernelgen new` writes for a spec with that one
@@ -448,6 +449,20 @@ def report(data: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def merged(data: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """What another run on the same device and versions measured, with the rows of `data` that it has not."""
+    told = ("device", "torch", "triton")
+    if any(data[key] != other[key] for key in told):
+        raise SystemExit(f"not merged: {[other[key] for key in told]} is not {[data[key] for key in told]}")
+
+    def key(row: dict[str, Any]) -> tuple[Any, ...]:
+        return row.get("operator"), row.get("size"), row.get("case")
+
+    known = {key(row) for row in other["rows"]}
+    before = [{"date": data["date"], **row} for row in data["rows"] if key(row) not in known and "operator" in row]
+    return other | {"command": data["command"], "rows": [*other["rows"], *before]}
+
+
 def table(data: dict[str, Any]) -> str:
     """The page: geometric means by size, then every row, the slowest first."""
     rows = [row for row in data["rows"] if "over compile" in row]
@@ -460,6 +475,7 @@ def table(data: dict[str, Any]) -> str:
         "What `kernelgen new` writes, with no round of optimisation, against `torch.compile`: its device time over the",
         "kernel's, above 1 is faster, with the 95 % interval of the pairs. `decode`: eight rows; `few_mb`: the batch",
         "cut to 4 MiB; `other`: shapes of their own.",
+        *_dates(rows),
         "",
         "| size | rows | geometric mean over compile | below 0.95 |",
         "|---|---:|---:|---:|",
@@ -472,9 +488,9 @@ def table(data: dict[str, Any]) -> str:
     lines += ["", "| size | operator | case | kernel µs | eager µs | over compile |", "|---|---|---|---:|---:|---:|"]
     for row in sorted(rows, key=lambda row: (SIZES.index(row["size"]), row["over compile"][0])):
         us, (ratio, low, high) = row["us"], row["over compile"]
-        eager = f"{us['eager']:.1f}" if "eager" in us else "–"
+        eager, older = f"{us['eager']:.1f}" if "eager" in us else "–", " †" if "date" in row else ""
         lines.append(
-            f"| {row['size']} | {row['operator']} | {row['case']} | {us['first']:.1f} | {eager} | "
+            f"| {row['size']} | {row['operator']}{older} | {row['case']} | {us['first']:.1f} | {eager} | "
             f"{ratio:.2f} [{low:.2f}, {high:.2f}] |"
         )
     untimed = sorted({f"{row['operator']} {row['case']}" for row in data["rows"] if "case" in row} - {
@@ -485,6 +501,11 @@ def table(data: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _dates(rows: list[dict[str, Any]]) -> list[str]:
+    dates = sorted({row["date"] for row in rows if "date" in row})
+    return [f"† of an earlier run ({', '.join(dates)}), with the first schedules of that day."] if dates else []
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", HERE)) / "small.json")
@@ -493,11 +514,16 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1))
     parser.add_argument("--report", type=Path, help="only print the summary of a file")
     parser.add_argument("--table", action="store_true", help="only write small.md from small.json")
+    parser.add_argument("--merge", type=Path, metavar="FILE", help="take the rows of FILE, measured elsewhere")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         work(Worker)
-    elif options.table:
+    elif options.table or options.merge:
+        if options.merge:
+            path = HERE / "small.json"
+            found = merged(json.loads(path.read_text("utf-8")), json.loads(options.merge.read_text("utf-8")))
+            write(path, json.dumps(found, indent=1) + "\n")
         write(HERE / "small.md", table(json.loads((HERE / "small.json").read_text("utf-8"))))
     elif options.report:
         print(report(json.loads(options.report.read_text())))

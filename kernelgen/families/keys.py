@@ -14,6 +14,9 @@ FEW_ROWS = 128
 SMALL, TINY = 2**22, 2**19
 """Bytes of tensors of which a launch is one wave of programs, or less than one: what counts is when the first element
 arrives, and how many processors share the work."""
+LEAST = 3 * 2**16
+"""Bytes of tensors of which programs of 256 elements are one wave (H200, 64 to 192 KiB moved: rows picked by an index
+2.2 and 2.4 us by 256 and 1024 elements, patches of an image 2.0 and 2.6; of 256 KiB mirrored 4.3 and 4.1)."""
 
 
 def rows_and_bytes(spec: OperatorSpec, body: Body, itemsize: int | None, widened: bool) -> tuple[NamedSize, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kernelgen.families.family import Table
 from kernelgen.families.forms import PLANES
 from kernelgen.families.kernel import LOADS, STORES, Body, at_levels
-from kernelgen.families.keys import SMALL
+from kernelgen.families.keys import SMALL, TINY
 from kernelgen.families.lanes import applies, lines_of
 from kernelgen.families.naming import FULL
 from kernelgen.families.pairs import is_paired, paired_loads, paired_stores
@@ -78,6 +78,7 @@ def first_table(body: Body, lengths: Sequence[int], long: Schedule) -> Table:
     if lengths and max(lengths) <= NARROW:
         narrow = _fitting(body, WIDTHS[0]).replace(BLOCK_SIZE_N=NARROW, BLOCK_SIZE_M=8, num_warps=1)
         return (
+            table_row(narrow.replace(num_warps=2), row_bytes=4 * NARROW, tensor_bytes=TINY),
             table_row(narrow, row_bytes=4 * NARROW),
             *(table_row(_fitting(body, w), row_bytes=2 * w) for w in WIDTHS[1:]),
             table_row(last),

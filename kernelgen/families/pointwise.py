@@ -16,9 +16,10 @@ from kernelgen.families import lanes, plane_schedules, planes, row_lanes, runs
 from kernelgen.families.family import Family, Table, Variant
 from kernelgen.families.forms import ELEMENTS, FLAT, LANES, PLANES, TILE
 from kernelgen.families.kernel import LOADS, STORES, Body, at_levels, output_values
-from kernelgen.families.keys import SMALL, TINY
+from kernelgen.families.keys import LEAST, SMALL, TINY
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.pairs import PairNest, is_paired
+from kernelgen.families.sliding_window import chains
 from kernelgen.families.specialize import SPECIALIZE
 from kernelgen.families.transposed import lies_along
 from kernelgen.frontend.graph import Graph
@@ -95,7 +96,8 @@ def _of_long_rows(body: Body, tile: Schedule) -> tuple[Table, Table]:
             table_row(_LONG_TILE.replace(BLOCK_SIZE_N=1024), row_bytes=2 * SHORT_ROW_BYTES), table_row(_LONG_TILE)
         )  # fmt: skip
     narrow = long[-1].schedule.replace(BLOCK_SIZE_N=1024)
-    return (table_row(narrow, rows=2, tensor_bytes=SMALL), table_row(tile, tensor_bytes=SMALL)), long
+    few = table_row(narrow, rows=2, tensor_bytes=SMALL), table_row(tile.replace(BLOCK_SIZE_M=1), tensor_bytes=TINY)
+    return (*few, table_row(tile, tensor_bytes=SMALL)), long
 
 
 def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None = None) -> Table:
@@ -116,14 +118,16 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
         found = plane_schedules.first_table(
             body, [columns for _, columns in shapes], _moved() if body.exact else _LONG_TILE
         )
+        if planes.is_window(body) and not chains(body):  # a walk over rows leaves most processors idle
+            found = (*found[:-1], table_row(tile, tensor_bytes=SMALL), found[-1])
         mirrored = spread and planes.is_shifted(body) and not is_paired(body)
-        return (*((table_row(runs.default(), tensor_bytes=TINY),) if mirrored else ()), *found)
+        return (*(_elements(TINY) if mirrored else ()), *found)
     gathered = _gathered(body)
-    alone = (table_row(runs.default(), tensor_bytes=SMALL),) if gathered and spread else ()
+    alone = _elements(SMALL) if gathered and spread else ()
     if gathered == "rows":  # what programs that run together gather from lies in a strip that the cache holds
         return (*alone, table_row(tile.replace(BLOCK_SIZE_M=32, BLOCK_SIZE_N=64)))
     if not gathered and spread and planes.is_shifted(body):
-        return (table_row(runs.default(), tensor_bytes=TINY), table_row(runs.default().replace(BLOCK_SIZE=2048)))
+        return (*_elements(TINY), table_row(runs.default().replace(BLOCK_SIZE=2048)))
     few, long = _of_long_rows(body, tile)
     tiles = (
         table_row(tile.replace(num_warps=2), row_bytes=SHORT_ROW_BYTES, tensor_bytes=SMALL),
@@ -152,6 +156,12 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
         *few,
         *long,
     )
+
+
+def _elements(limit: int) -> Table:
+    """The lines of tensors of at most so many bytes, element by element."""
+    run = runs.default()
+    return table_row(run.replace(BLOCK_SIZE=256), tensor_bytes=LEAST), table_row(run, tensor_bytes=limit)
 
 
 def _runs_of_memory(body: Body, shapes: Sequence[tuple[int, int]]) -> Table:

@@ -131,6 +131,13 @@ SCHEDULES = (
     (
         None,
         None,
+        524288,
+        cat_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 512, "num_warps": 8},
+    ),
+    (
+        None,
+        None,
         4194304,
         cat_kernel,
         {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},

@@ -98,29 +98,110 @@ def causal_conv1d_kernel(
         tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
+@triton.jit
+def causal_conv1d_tile_kernel(
+    x_ptr,
+    weight_ptr,
+    bias_ptr,
+    out_ptr,
+    M,
+    N,
+    D,
+    stride_xm,
+    stride_xs,
+    stride_weight_d,
+    stride_weight_1,
+    stride_bias_d,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_xs = tl.cast(stride_xs, tl.int64)  # cols * stride may pass 2**31
+    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
+    pid_n = tl.program_id(1)
+    cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    col_mask = cols < N
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    row_mask = rows < M
+    mask = row_mask[:, None] & col_mask[None, :]
+    # the dtype of M, int32 if it suffices: faster division
+    short_rows = rows.to((tl.program_id(0) + M).dtype)
+    d = (short_rows % D).to(tl.int64)
+    x = tl.load(
+        x_ptr + rows[:, None] * stride_xm + (cols - 3)[None, :] * stride_xs,
+        mask=mask & (cols >= 3)[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    weight = tl.load(weight_ptr + d * stride_weight_d, mask=row_mask).to(tl.float32)
+    x_2 = tl.load(
+        x_ptr + rows[:, None] * stride_xm + (cols - 2)[None, :] * stride_xs,
+        mask=mask & (cols + 1 >= 3)[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    weight_2 = tl.load(
+        weight_ptr + d * stride_weight_d + stride_weight_1,
+        mask=row_mask,
+    ).to(tl.float32)
+    x_3 = tl.load(
+        x_ptr + rows[:, None] * stride_xm + (cols - 1)[None, :] * stride_xs,
+        mask=mask & (cols + 2 >= 3)[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    weight_3 = tl.load(
+        weight_ptr + d * stride_weight_d + 2 * stride_weight_1,
+        mask=row_mask,
+    ).to(tl.float32)
+    x_4 = tl.load(
+        x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xs,
+        mask=mask,
+    ).to(tl.float32)
+    weight_4 = tl.load(
+        weight_ptr + d * stride_weight_d + 3 * stride_weight_1,
+        mask=row_mask,
+    ).to(tl.float32)
+    bias = tl.load(bias_ptr + d * stride_bias_d, mask=row_mask).to(tl.float32)
+    # return F.silu(F.conv1d(padded, weight.unsqueeze(1), bias, groups=x.shape[1]))
+    total = x * weight[:, None] + x_2 * weight_2[:, None]
+    total += x_3 * weight_3[:, None]
+    total += x_4 * weight_4[:, None]
+    total_2 = total + bias[:, None]
+    out = total_2 * _sigmoid(total_2)
+    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+
+
 def cdiv(a: int, b: int) -> int:
     """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row and bytes of the tensor (None: no limit), kernel,
+# launch options.
 SCHEDULES = (
     (
         128,
+        None,
         causal_conv1d_kernel,
         {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 64, "ROW_TILES": 8, "num_warps": 2},
     ),
     (
         256,
+        None,
         causal_conv1d_kernel,
         {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 128, "ROW_TILES": 8, "num_warps": 2},
     ),
     (
         512,
+        None,
         causal_conv1d_kernel,
         {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 256, "ROW_TILES": 8, "num_warps": 2},
     ),
     (
+        None,
+        4194304,
+        causal_conv1d_tile_kernel,
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
+    ),
+    (
+        None,
         None,
         causal_conv1d_kernel,
         {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 512, "ROW_TILES": 8, "num_warps": 2},
@@ -128,11 +209,14 @@ SCHEDULES = (
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, tensor_bytes: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_tensor_bytes, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_tensor_bytes is not None and tensor_bytes > max_tensor_bytes:
+            continue
+        return kernel, options
 
 
 def check_inputs(
@@ -197,24 +281,40 @@ def causal_conv1d(
             f"columns, got {M}, {D} and {N}"
         )
     x_view = x.reshape(x.shape[:2].numel(), x.shape[2])
-    kernel, options = pick_schedule(N * out.element_size())
+    kernel, options = pick_schedule(N * out.element_size(), M * N * out.element_size())
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
-        grid = (
-            M // D * cdiv(D, options["BLOCK_SIZE_M"] * options["ROW_TILES"]),
-            cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            x_view,
-            weight,
-            bias,
-            out,
-            N=N,
-            D=D,
-            stride_xm=x_view.stride(0),
-            stride_xs=x_view.stride(1),
-            stride_weight_d=weight.stride(0),
-            stride_weight_1=weight.stride(1),
-            stride_bias_d=bias.stride(0),
-            **options,
-        )
+        if kernel is causal_conv1d_kernel:
+            grid = (
+                M // D * cdiv(D, options["BLOCK_SIZE_M"] * options["ROW_TILES"]),
+                cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x_view,
+                weight,
+                bias,
+                out,
+                N=N,
+                D=D,
+                stride_xm=x_view.stride(0),
+                stride_xs=x_view.stride(1),
+                stride_weight_d=weight.stride(0),
+                stride_weight_1=weight.stride(1),
+                stride_bias_d=bias.stride(0),
+                **options,
+            )
+        elif kernel is causal_conv1d_tile_kernel:
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))
+            kernel[grid](
+                x_view,
+                weight,
+                bias,
+                out,
+                M,
+                N,
+                D,
+                *x_view.stride(),
+                *weight.stride(),
+                *bias.stride(),
+                **options,
+            )
     return out

@@ -236,6 +236,7 @@ def next_power_of_2(n: int) -> int:
 
 # Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
+    (512, 512, cross_entropy_rows_kernel, {"BLOCK_SIZE_M": 4, "num_warps": 4}),
     (512, None, cross_entropy_rows_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, None, cross_entropy_rows_row_kernel, {"num_warps": 2}),
     (8192, None, cross_entropy_rows_row_kernel, {"num_warps": 4}),

@@ -76,6 +76,7 @@ def cdiv(a: int, b: int) -> int:
 
 # Each entry: maximum bytes of the tensor (None: no limit), kernel, launch options.
 SCHEDULES = (
+    (196608, dequantize_int4_groups_kernel, {"BLOCK_SIZE": 256, "num_warps": 4}),
     (524288, dequantize_int4_groups_kernel, {"BLOCK_SIZE": 1024, "num_warps": 4}),
     (None, dequantize_int4_groups_kernel, {"BLOCK_SIZE": 2048, "num_warps": 4}),
 )

@@ -220,14 +220,16 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
-    (512, dice_loss_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
-    (4096, dice_loss_row_kernel, {"num_warps": 4}),
-    (8192, dice_loss_row_kernel, {"num_warps": 8}),
-    (16384, dice_loss_row_kernel, {"num_warps": 16}),
-    (32768, dice_loss_row_kernel, {"num_warps": 16}),
+    (512, 512, dice_loss_kernel, {"BLOCK_SIZE_M": 4, "num_warps": 4}),
+    (512, None, dice_loss_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
+    (4096, None, dice_loss_row_kernel, {"num_warps": 4}),
+    (8192, None, dice_loss_row_kernel, {"num_warps": 8}),
+    (16384, None, dice_loss_row_kernel, {"num_warps": 16}),
+    (32768, None, dice_loss_row_kernel, {"num_warps": 16}),
     (
+        None,
         None,
         dice_loss_split_kernel,
         {"BLOCK_SIZE_N": 2048, "NUM_STAGES": 3, "SPLITS": 32, "num_warps": 4},
@@ -235,11 +237,14 @@ SCHEDULES = (
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, rows: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_rows, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_rows is not None and rows > max_rows:
+            continue
+        return kernel, options
 
 
 def check_inputs(logits: torch.Tensor, masks: torch.Tensor) -> None:
@@ -284,7 +289,7 @@ def dice_loss(logits: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
     logits_view = logits.reshape(M, N)
     masks_view = masks.reshape(M, N)
     row_results = torch.empty(M, dtype=torch.float32, device=logits.device)
-    kernel, options = pick_schedule(N * logits.element_size())
+    kernel, options = pick_schedule(N * logits.element_size(), M)
     # Triton launches on the current device
     with torch.cuda.device(logits.get_device()):
         if kernel is dice_loss_kernel:

@@ -430,6 +430,7 @@ def next_power_of_2(n: int) -> int:
 
 # Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
+    (512, 512, jsd_loss_kernel, {"BLOCK_SIZE_M": 4, "num_warps": 4}),
     (512, None, jsd_loss_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, None, jsd_loss_row_kernel, {"num_warps": 2}),
     (8192, None, jsd_loss_row_kernel, {"num_warps": 4}),

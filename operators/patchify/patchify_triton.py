@@ -101,6 +101,7 @@ def cdiv(a: int, b: int) -> int:
 # Each entry: maximum bytes of a row and bytes of the tensor (None: no limit), kernel,
 # launch options.
 SCHEDULES = (
+    (None, 196608, patchify_kernel, {"BLOCK_SIZE": 256, "num_warps": 4}),
     (None, 524288, patchify_kernel, {"BLOCK_SIZE": 1024, "num_warps": 4}),
     (
         128,

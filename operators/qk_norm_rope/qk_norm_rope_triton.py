@@ -233,6 +233,7 @@ def next_power_of_2(n: int) -> int:
 
 # Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 REDUCED_SCHEDULES = (
+    (512, 512, qk_norm_rope_reduced_kernel, {"BLOCK_SIZE_M": 4, "num_warps": 4}),
     (512, None, qk_norm_rope_reduced_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, None, qk_norm_rope_reduced_row_kernel, {"num_warps": 4}),
     (8192, None, qk_norm_rope_reduced_row_kernel, {"num_warps": 8}),

@@ -117,12 +117,15 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
-SCHEDULES = ((None, quantize_int4_groups_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),)
+# Each entry: maximum rows (None: no limit), kernel, launch options.
+SCHEDULES = (
+    (512, quantize_int4_groups_kernel, {"BLOCK_SIZE_M": 4, "num_warps": 4}),
+    (None, quantize_int4_groups_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
+)
 
 
 def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
+    """The kernel and the launch options for `size` rows."""
     for most, kernel, options in SCHEDULES:
         if most is None or size <= most:
             return kernel, options
@@ -169,7 +172,7 @@ def quantize_int4_groups(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             f"{N}"
         )
     x_view = x if x.ndim == 2 else x.reshape(x.shape[:-1].numel(), x.shape[-1])
-    kernel, options = pick_schedule(N * scale.element_size())
+    kernel, options = pick_schedule(M)
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
         kernel[grid](

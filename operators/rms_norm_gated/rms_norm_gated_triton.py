@@ -288,6 +288,7 @@ def next_power_of_2(n: int) -> int:
 
 # Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
+    (512, 512, rms_norm_gated_kernel, {"BLOCK_SIZE_M": 4, "num_warps": 4}),
     (512, None, rms_norm_gated_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (8192, 128, rms_norm_gated_row_kernel, {"num_warps": 8}),
     (4096, None, rms_norm_gated_row_kernel, {"num_warps": 2}),

@@ -205,6 +205,7 @@ EXPERTS_SCHEDULES = (
 
 # Each entry: maximum rows (None: no limit), kernel, launch options.
 WEIGHTS_SCHEDULES = (
+    (512, router_biased_weights_kernel, {"BLOCK_SIZE_M": 4, "num_warps": 4}),
     (8192, router_biased_weights_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (None, router_biased_weights_kernel, {"BLOCK_SIZE_M": 64, "num_warps": 4}),
 )

@@ -159,6 +159,7 @@ def next_power_of_2(n: int) -> int:
 
 # Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
+    (512, 512, row_any_kernel, {"BLOCK_SIZE_M": 4, "num_warps": 4}),
     (512, None, row_any_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, None, row_any_row_kernel, {"num_warps": 4}),
     (8192, None, row_any_row_kernel, {"num_warps": 8}),

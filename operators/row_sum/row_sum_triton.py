@@ -155,6 +155,7 @@ def next_power_of_2(n: int) -> int:
 
 # Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
+    (512, 512, row_sum_kernel, {"BLOCK_SIZE_M": 4, "num_warps": 4}),
     (512, None, row_sum_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, None, row_sum_row_kernel, {"num_warps": 4}),
     (8192, None, row_sum_row_kernel, {"num_warps": 8}),

@@ -373,6 +373,7 @@ def next_power_of_2(n: int) -> int:
 
 # Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
+    (512, 512, selective_log_softmax_kernel, {"BLOCK_SIZE_M": 4, "num_warps": 4}),
     (512, None, selective_log_softmax_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, None, selective_log_softmax_row_kernel, {"num_warps": 2}),
     (8192, None, selective_log_softmax_row_kernel, {"num_warps": 4}),

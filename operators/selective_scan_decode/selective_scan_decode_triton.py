@@ -456,6 +456,7 @@ def next_power_of_2(n: int) -> int:
 
 # Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
+    (512, 512, selective_scan_decode_kernel, {"BLOCK_SIZE_M": 4, "num_warps": 4}),
     (512, 8192, selective_scan_decode_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (128, None, selective_scan_decode_kernel, {"BLOCK_SIZE_M": 64, "num_warps": 4}),
     (512, None, selective_scan_decode_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),

@@ -308,6 +308,12 @@ INTERMEDIATE_SCHEDULES = (
 LOG_PROBS_SCHEDULES = (
     (
         512,
+        512,
+        sequence_log_probs_log_probs_kernel,
+        {"BLOCK_SIZE_M": 4, "num_warps": 4},
+    ),
+    (
+        512,
         None,
         sequence_log_probs_log_probs_kernel,
         {"BLOCK_SIZE_M": 16, "num_warps": 4},

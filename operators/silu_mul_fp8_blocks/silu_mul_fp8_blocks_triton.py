@@ -109,12 +109,15 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
-SCHEDULES = ((None, silu_mul_fp8_blocks_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),)
+# Each entry: maximum rows (None: no limit), kernel, launch options.
+SCHEDULES = (
+    (512, silu_mul_fp8_blocks_kernel, {"BLOCK_SIZE_M": 4, "num_warps": 4}),
+    (None, silu_mul_fp8_blocks_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
+)
 
 
 def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
+    """The kernel and the launch options for `size` rows."""
     for most, kernel, options in SCHEDULES:
         if most is None or size <= most:
             return kernel, options
@@ -182,7 +185,7 @@ def silu_mul_fp8_blocks(
         )
     gate_view = gate.reshape(M, N)
     up_view = up.reshape(M, N)
-    kernel, options = pick_schedule(N * gate.element_size())
+    kernel, options = pick_schedule(M)
     with torch.cuda.device(gate.get_device()):  # Triton launches on the current device
         grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
         kernel[grid](

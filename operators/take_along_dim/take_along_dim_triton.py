@@ -92,6 +92,7 @@ def cdiv(a: int, b: int) -> int:
 
 # Each entry: maximum bytes of the tensor (None: no limit), kernel, launch options.
 SCHEDULES = (
+    (196608, take_along_dim_kernel, {"BLOCK_SIZE": 256, "num_warps": 4}),
     (4194304, take_along_dim_kernel, {"BLOCK_SIZE": 1024, "num_warps": 4}),
     (
         None,

@@ -293,6 +293,7 @@ def next_power_of_2(n: int) -> int:
 
 # Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
+    (512, 512, triplet_margin_loss_kernel, {"BLOCK_SIZE_M": 4, "num_warps": 4}),
     (512, None, triplet_margin_loss_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, None, triplet_margin_loss_row_kernel, {"num_warps": 4}),
     (8192, None, triplet_margin_loss_row_kernel, {"num_warps": 8}),

@@ -175,7 +175,7 @@ def _divided(body: ProductBody, schedule: Schedule) -> Schedule:
 def _first_table(body: ProductBody) -> Table:
     own = variants(body)
     if own == (VECTOR,):
-        return (table_row(_VECTOR),)
+        return (*_few_columns(body), table_row(_VECTOR))
     if reduces(body):
         width = body.width
         rows = 64 if width >= 256 else 128
@@ -306,6 +306,15 @@ def _too_much(schedule: Schedule, itemsize: int, beside: int, firsts: int = 1, s
     return f"tiles of more than {SHARED_BYTES} bytes of shared memory" if factors + beside > SHARED_BYTES else None
 
 
+def _few_columns(body: ProductBody, **upto: int) -> Table:
+    """The line of vectors by so few columns that programs of two columns are fewer than processors: more warps share a
+    sum (H200, 8192 elements by 32 columns of int8 5.7 us, with two warps 9.9; by 16 of float16 6.7 and 7.9; but two
+    products of 4096 elements by 28 columns 4.9 and 3.8)."""
+    if len(body.dots) > 1:
+        return ()
+    return (table_row(_VECTOR.replace(num_warps=8), **{**upto, "N": 64}),)
+
+
 def _boxes_table(body: ProductBody) -> Table:
     """From H200 figures in float16: linear layers of 1 to 512 rows by 4096 and 8192 squared, squares of 512 to 8192; of
     thousands of rows what docs/benchmarks/contractions.md has."""
@@ -313,7 +322,7 @@ def _boxes_table(body: ProductBody) -> Table:
     if is_converted(body):
         small = small.replace(swap=True)
         return (
-            table_row(_VECTOR, M=2),
+            *_few_columns(body, M=2), table_row(_VECTOR, M=2),
             table_row(_SPLIT.replace(BLOCK_N=32, BLOCK_K=256, swap=False), M=16, itemsize=2),
             table_row(_SPLIT.replace(BLOCK_M=64), M=64, itemsize=2),
             table_row(small, M=128, itemsize=2), table_row(small.replace(BLOCK_N=128), M=512, itemsize=2),
@@ -324,8 +333,9 @@ def _boxes_table(body: ProductBody) -> Table:
         # of up to 16 rows parts took less time than torch's product, by a matrix whose columns lie side by side
         by_columns = any(extents_of(body, a) == ["k", "n"] for a in body.layout.accesses if a.load == body.seconds[0])
         few = table_row(_SPLIT, M=16 if by_columns else 4, itemsize=2)
-        return (table_row(_VECTOR, M=2), few, table_row(_LIBRARY))
+        return (*_few_columns(body, M=2), table_row(_VECTOR, M=2), few, table_row(_LIBRARY))
     found = [
+        *_few_columns(body, M=2),
         table_row(_VECTOR, M=2),
         table_row(_SPLIT, M=16, itemsize=2),
         table_row(_SPLIT.replace(BLOCK_M=64, swap=False), M=64, itemsize=2),

@@ -207,14 +207,26 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
-    (512, attention_sinks_backward_sinks_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
-    (4096, attention_sinks_backward_sinks_row_kernel, {"num_warps": 2}),
-    (8192, attention_sinks_backward_sinks_row_kernel, {"num_warps": 4}),
-    (16384, attention_sinks_backward_sinks_row_kernel, {"num_warps": 8}),
-    (32768, attention_sinks_backward_sinks_row_kernel, {"num_warps": 16}),
     (
+        512,
+        512,
+        attention_sinks_backward_sinks_kernel,
+        {"BLOCK_SIZE_M": 4, "num_warps": 4},
+    ),
+    (
+        512,
+        None,
+        attention_sinks_backward_sinks_kernel,
+        {"BLOCK_SIZE_M": 16, "num_warps": 4},
+    ),
+    (4096, None, attention_sinks_backward_sinks_row_kernel, {"num_warps": 2}),
+    (8192, None, attention_sinks_backward_sinks_row_kernel, {"num_warps": 4}),
+    (16384, None, attention_sinks_backward_sinks_row_kernel, {"num_warps": 8}),
+    (32768, None, attention_sinks_backward_sinks_row_kernel, {"num_warps": 16}),
+    (
+        None,
         None,
         attention_sinks_backward_sinks_split_kernel,
         {"BLOCK_SIZE_N": 1024, "NUM_STAGES": 3, "SPLITS": 16, "num_warps": 4},
@@ -222,11 +234,14 @@ SCHEDULES = (
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, rows: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_rows, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_rows is not None and rows > max_rows:
+            continue
+        return kernel, options
 
 
 def check_inputs(
@@ -306,7 +321,7 @@ def attention_sinks_backward_sinks(
             f"attention_sinks_backward_sinks: at most 2**30 rows and columns, got {M} "
             f"and {N}"
         )
-    kernel, options = pick_schedule(N * lse.element_size())
+    kernel, options = pick_schedule(N * lse.element_size(), M)
     with torch.cuda.device(sinks.get_device()):  # Triton launches on the current device
         if kernel is attention_sinks_backward_sinks_kernel:
             grid = (cdiv(M, options["BLOCK_SIZE_M"]),)

@@ -345,6 +345,12 @@ def next_power_of_2(n: int) -> int:
 SCHEDULES = (
     (
         512,
+        512,
+        cross_entropy_rows_backward_kernel,
+        {"BLOCK_SIZE_M": 4, "num_warps": 4},
+    ),
+    (
+        512,
         None,
         cross_entropy_rows_backward_kernel,
         {"BLOCK_SIZE_M": 16, "num_warps": 4},

@@ -58,31 +58,127 @@ def hinge_loss_backward_kernel(
     )
 
 
+@triton.jit
+def hinge_loss_backward_1d_grid_kernel(
+    grad_loss_ptr,
+    prediction_ptr,
+    label_ptr,
+    grad_prediction_ptr,
+    M,
+    N,
+    B,
+    D,
+    stride_prediction_m,
+    stride_prediction_n,
+    stride_label_m,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    # cols * stride may pass 2**31
+    stride_prediction_n = tl.cast(stride_prediction_n, tl.int64)
+    # columns vary fastest: programs that run together write adjacent memory
+    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    # int64: rows * N may pass 2**31
+    pid_m = (tl.program_id(0) // num_tiles_n).to(tl.int64)
+    pid_n = tl.program_id(0) % num_tiles_n
+    cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    col_mask = cols < N
+    grad_loss = tl.load(grad_loss_ptr).to(tl.float32)
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    row_mask = rows < M
+    mask = row_mask[:, None] & col_mask[None, :]
+    prediction = tl.load(
+        prediction_ptr
+        + rows[:, None] * stride_prediction_m
+        + cols[None, :] * stride_prediction_n,
+        mask=mask,
+    ).to(tl.float32)
+    label = tl.load(label_ptr + rows * stride_label_m, mask=row_mask).to(tl.float32)
+    # is_at_least = 1 - prediction * label.reshape(-1, 1) >= 0
+    is_at_least = 1 - prediction * label[:, None] >= 0
+    # grad_row_sum = grad_loss / prediction.numel()
+    grad_row_sum = grad_loss / (tl.cast(D, tl.int64) * B)
+    # grad_difference = torch.where(is_at_least, grad_row_sum, 0.0)
+    grad_difference = tl.where(is_at_least, grad_row_sum, 0.0)
+    # grad_prediction = -(grad_difference * label.reshape(-1, 1))
+    grad_prediction = -(grad_difference * label[:, None])
+    tl.store(
+        grad_prediction_ptr + rows[:, None] * N + cols[None, :],
+        grad_prediction,
+        mask=mask,
+    )
+
+
 def cdiv(a: int, b: int) -> int:
     """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row, rows and bytes of the tensor (None: no limit),
+# kernel, launch options.
 SCHEDULES = (
     (
         1024,
+        None,
+        4194304,
+        hinge_loss_backward_kernel,
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 2},
+    ),
+    (
+        1024,
+        None,
+        None,
         hinge_loss_backward_kernel,
         {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
     ),
     (
         None,
+        2,
+        4194304,
+        hinge_loss_backward_1d_grid_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
+    ),
+    (
+        None,
+        None,
+        524288,
         hinge_loss_backward_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 512, "num_warps": 8},
+    ),
+    (
+        None,
+        None,
+        4194304,
+        hinge_loss_backward_kernel,
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
+    ),
+    (
+        2048,
+        None,
+        None,
+        hinge_loss_backward_1d_grid_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
+    ),
+    (
+        None,
+        None,
+        None,
+        hinge_loss_backward_1d_grid_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 4},
     ),
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, rows: int, tensor_bytes: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_rows, max_tensor_bytes, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_rows is not None and rows > max_rows:
+            continue
+        if max_tensor_bytes is not None and tensor_bytes > max_tensor_bytes:
+            continue
+        return kernel, options
 
 
 def check_inputs(
@@ -156,21 +252,41 @@ def hinge_loss_backward(
             f"hinge_loss_backward: at most 2**32 rows and 33553920 columns, got {M} "
             f"and {N}"
         )
-    kernel, options = pick_schedule(N * grad_prediction.element_size())
+    kernel, options = pick_schedule(
+        N * grad_prediction.element_size(), M, M * N * grad_prediction.element_size()
+    )
     # Triton launches on the current device
     with torch.cuda.device(grad_loss.get_device()):
-        grid = (cdiv(M, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))
-        kernel[grid](
-            grad_loss,
-            prediction,
-            label,
-            grad_prediction,
-            M,
-            N,
-            B,
-            D,
-            *prediction.stride(),
-            *label.stride(),
-            **options,
-        )
+        if kernel is hinge_loss_backward_kernel:
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))
+            kernel[grid](
+                grad_loss,
+                prediction,
+                label,
+                grad_prediction,
+                M,
+                N,
+                B,
+                D,
+                *prediction.stride(),
+                *label.stride(),
+                **options,
+            )
+        elif kernel is hinge_loss_backward_1d_grid_kernel:
+            grid = (
+                cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                grad_loss,
+                prediction,
+                label,
+                grad_prediction,
+                M,
+                N,
+                B,
+                D,
+                *prediction.stride(),
+                *label.stride(),
+                **options,
+            )
     return grad_prediction

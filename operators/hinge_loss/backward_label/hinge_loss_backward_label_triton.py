@@ -79,6 +79,7 @@ def hinge_loss_backward_label_row_kernel(
         prediction_ptr + row * stride_prediction_m + cols * stride_prediction_n,
         mask=mask,
         other=0.0,
+        eviction_policy="evict_first",
     ).to(tl.float32)
     label = tl.load(label_ptr + row * stride_label_m).to(tl.float32)
     grad_loss = tl.load(grad_loss_ptr).to(tl.float32)
@@ -94,11 +95,12 @@ def hinge_loss_backward_label_row_kernel(
 
 
 @triton.jit
-def hinge_loss_backward_label_looped_kernel(
+def hinge_loss_backward_label_split_kernel(
     grad_loss_ptr,
     prediction_ptr,
     label_ptr,
-    grad_label_ptr,
+    row_sum_parts_ptr,
+    M,
     N,
     B,
     D,
@@ -106,7 +108,70 @@ def hinge_loss_backward_label_looped_kernel(
     stride_prediction_n,
     stride_label_m,
     BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
     NUM_STAGES: tl.constexpr,
+):
+    # cols * stride may pass 2**31
+    stride_prediction_n = tl.cast(stride_prediction_n, tl.int64)
+    # a row is divided among SPLITS programs, each of which loops over its part in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+    split = tl.program_id(1)
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # a multiple of the block
+    first = split * part
+    end = tl.minimum(first + part, N)
+    label = tl.load(label_ptr + row * stride_label_m).to(tl.float32)
+    grad_loss = tl.load(grad_loss_ptr).to(tl.float32)
+    # grad_difference = torch.where(is_at_least, grad_loss / prediction.numel(), 0.0)
+    ratio = grad_loss / (tl.cast(D, tl.int64) * B)
+
+    row_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
+    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        prediction = tl.load(
+            prediction_ptr + row * stride_prediction_m + cols * stride_prediction_n,
+            mask=mask,
+            other=0.0,
+            eviction_policy="evict_first",
+        ).to(tl.float32)
+        # is_at_least = 1 - prediction * label.reshape(-1, 1) >= 0
+        is_at_least = 1 - prediction * label >= 0
+        grad_difference = tl.where(is_at_least, ratio, 0.0)
+        row_sum_acc += tl.where(mask, grad_difference * prediction, 0.0)
+    row_sum = tl.sum(row_sum_acc, axis=0)
+    tl.store(row_sum_parts_ptr + split.to(tl.int64) * M + row, row_sum)
+
+
+@triton.jit
+def hinge_loss_backward_label_join_kernel(
+    row_sum_parts_ptr,
+    grad_label_ptr,
+    M,
+    SPLITS: tl.constexpr,
+):
+    # combines the partial results of a row
+    row = tl.program_id(0).to(tl.int64)
+    parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
+    row_sum = tl.sum(tl.load(row_sum_parts_ptr + parts), axis=0)
+    # grad_label = (-(grad_difference * prediction).sum(dim=-1,
+    # keepdim=True)).reshape(-1)
+    grad_label = -row_sum
+    tl.store(grad_label_ptr + row, grad_label)
+
+
+@triton.jit
+def hinge_loss_backward_label_looped_kernel(
+    grad_loss_ptr,
+    prediction_ptr,
+    label_ptr,
+    grad_label_ptr,
+    B,
+    D,
+    stride_prediction_m,
+    stride_prediction_n,
+    stride_label_m,
+    N: tl.constexpr,  # compiled for each row length
+    BLOCK_SIZE_N: tl.constexpr,
 ):
     # cols * stride may pass 2**31
     stride_prediction_n = tl.cast(stride_prediction_n, tl.int64)
@@ -116,13 +181,14 @@ def hinge_loss_backward_label_looped_kernel(
     grad_loss = tl.load(grad_loss_ptr).to(tl.float32)
 
     row_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
-    for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+    for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         prediction = tl.load(
             prediction_ptr + row * stride_prediction_m + cols * stride_prediction_n,
             mask=mask,
             other=0.0,
+            eviction_policy="evict_first",
         ).to(tl.float32)
         # is_at_least = 1 - prediction * label.reshape(-1, 1) >= 0
         is_at_least = 1 - prediction * label >= 0
@@ -148,26 +214,42 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
-    (512, hinge_loss_backward_label_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
-    (4096, hinge_loss_backward_label_row_kernel, {"num_warps": 2}),
-    (8192, hinge_loss_backward_label_row_kernel, {"num_warps": 4}),
-    (16384, hinge_loss_backward_label_row_kernel, {"num_warps": 8}),
-    (32768, hinge_loss_backward_label_row_kernel, {"num_warps": 16}),
+    (512, 512, hinge_loss_backward_label_kernel, {"BLOCK_SIZE_M": 4, "num_warps": 4}),
+    (
+        512,
+        None,
+        hinge_loss_backward_label_kernel,
+        {"BLOCK_SIZE_M": 16, "num_warps": 4},
+    ),
+    (4096, None, hinge_loss_backward_label_row_kernel, {"num_warps": 4}),
+    (8192, None, hinge_loss_backward_label_row_kernel, {"num_warps": 8}),
+    (16384, None, hinge_loss_backward_label_row_kernel, {"num_warps": 16}),
+    (32768, None, hinge_loss_backward_label_row_kernel, {"num_warps": 16}),
     (
         None,
+        16,
+        hinge_loss_backward_label_split_kernel,
+        {"BLOCK_SIZE_N": 1024, "NUM_STAGES": 3, "SPLITS": 64, "num_warps": 4},
+    ),
+    (
+        None,
+        None,
         hinge_loss_backward_label_looped_kernel,
-        {"BLOCK_SIZE_N": 2048, "NUM_STAGES": 2, "num_warps": 4},
+        {"BLOCK_SIZE_N": 2048, "num_warps": 16},
     ),
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, rows: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_rows, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_rows is not None and rows > max_rows:
+            continue
+        return kernel, options
 
 
 def check_inputs(
@@ -239,7 +321,7 @@ def hinge_loss_backward_label(
             f"hinge_loss_backward_label: at most 2**30 rows and columns, got {M} and "
             f"{N}"
         )
-    kernel, options = pick_schedule(N * grad_label.element_size())
+    kernel, options = pick_schedule(N * grad_label.element_size(), M)
     # Triton launches on the current device
     with torch.cuda.device(grad_loss.get_device()):
         if kernel is hinge_loss_backward_label_kernel:
@@ -272,17 +354,40 @@ def hinge_loss_backward_label(
                 BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
+        elif kernel is hinge_loss_backward_label_split_kernel:
+            row_sum_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=grad_loss.device
+            )
+            kernel[(M, options["SPLITS"])](
+                grad_loss,
+                prediction,
+                label,
+                row_sum_parts,
+                M,
+                N,
+                B,
+                D,
+                *prediction.stride(),
+                *label.stride(),
+                **options,
+            )
+            hinge_loss_backward_label_join_kernel[(M,)](
+                row_sum_parts,
+                grad_label,
+                M,
+                SPLITS=options["SPLITS"],
+            )
         elif kernel is hinge_loss_backward_label_looped_kernel:
             kernel[(M,)](
                 grad_loss,
                 prediction,
                 label,
                 grad_label,
-                N,
                 B,
                 D,
                 *prediction.stride(),
                 *label.stride(),
+                N=N,
                 **options,
             )
     return grad_label

@@ -86,7 +86,10 @@ def cdiv(a: int, b: int) -> int:
 
 
 # Each entry: maximum bytes of the tensor (None: no limit), kernel, launch options.
-SCHEDULES = ((None, mish_backward_kernel, {"BLOCK_SIZE": 2048, "num_warps": 4}),)
+SCHEDULES = (
+    (2097152, mish_backward_kernel, {"BLOCK_SIZE": 512, "num_warps": 4}),
+    (None, mish_backward_kernel, {"BLOCK_SIZE": 2048, "num_warps": 4}),
+)
 
 
 def pick_schedule(size: int):

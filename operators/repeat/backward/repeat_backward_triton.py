@@ -55,6 +55,7 @@ def cdiv(a: int, b: int) -> int:
 
 # Each entry: maximum bytes of the tensor (None: no limit), kernel, launch options.
 SCHEDULES = (
+    (196608, repeat_backward_kernel, {"BLOCK_SIZE": 256, "num_warps": 4}),
     (524288, repeat_backward_kernel, {"BLOCK_SIZE": 1024, "num_warps": 4}),
     (None, repeat_backward_kernel, {"BLOCK_SIZE": 2048, "num_warps": 4}),
 )

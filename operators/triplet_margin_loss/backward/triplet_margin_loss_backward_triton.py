@@ -448,6 +448,12 @@ def next_power_of_2(n: int) -> int:
 SCHEDULES = (
     (
         512,
+        512,
+        triplet_margin_loss_backward_kernel,
+        {"BLOCK_SIZE_M": 4, "num_warps": 4},
+    ),
+    (
+        512,
         None,
         triplet_margin_loss_backward_kernel,
         {"BLOCK_SIZE_M": 16, "num_warps": 4},
