@@ -27,7 +27,7 @@ from kernelgen.families.stages import Stage, in_memory_order, last_first, stages
 from kernelgen.families.values import Unlowerable
 from kernelgen.frontend.attention import is_attention
 from kernelgen.frontend.graph import CALL, SCANS, SELECTIONS, Graph
-from kernelgen.frontend.joined import or_in_order
+from kernelgen.frontend.joined import as_one, or_in_order
 from kernelgen.frontend.products import with_products
 from kernelgen.frontend.searches import is_search
 from kernelgen.frontend.short import without_short_reductions
@@ -169,8 +169,8 @@ def _lowered(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> OnePla
 
 
 def _forms(graph: Graph) -> Iterator[Graph]:
-    """A graph, and what it may be lowered as where that is refused: products of sizes in the order of memory, and
-    reductions over several dimensions one after the other."""
+    """A graph, and what it may be lowered as where that is refused: products of sizes in the order of memory, or as one
+    size, and reductions over several dimensions one after the other."""
     yield graph
     ordered = in_memory_order(graph)
     if ordered != graph:
@@ -178,6 +178,9 @@ def _forms(graph: Graph) -> Iterator[Graph]:
     rows = last_first(ordered)
     if rows != ordered:
         yield rows
+    one = as_one(graph)
+    if one is not graph:
+        yield one
 
 
 def _one_kernel(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> KernelPlan:

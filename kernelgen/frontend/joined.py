@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from kernelgen.errors import UnsupportedError
-from kernelgen.frontend.graph import Dim, Graph, Ref, canonical, same_size
+from kernelgen.frontend.graph import CALL, DOT, Dim, Graph, Node, Ref, SizeOf, canonical, same_size
+from kernelgen.frontend.indices import Expr, Indexing
 
 _Plan = TypeVar("_Plan")
 _Joined = dict[tuple[int, tuple[str, ...]], Dim]
@@ -42,6 +43,39 @@ def in_order(graph: Graph) -> Graph:
         for node, shape in zip(graph.nodes, shapes, strict=True)
     )
     return replace(graph, nodes=tuple(nodes))
+
+
+def as_one(graph: Graph) -> Graph:
+    """The graph with every product of sizes as one size, so that a place is asked for along one dimension: halves of
+    heads of 2 * D that are rotated after they are normalized, say. The graph itself where a reshape takes one apart."""
+    names: dict[tuple[int, tuple[str, ...]], Dim] = {}
+
+    def of(dim: Dim) -> Dim:
+        if len(dim) < 2 or not any(isinstance(atom, str) for atom in dim):
+            return dim
+        return names.setdefault(canonical(dim), (" * ".join(map(str, dim)),))
+
+    def placed(expr: Expr) -> Expr:
+        return replace(expr, size=of(expr.size), args=tuple(map(placed, expr.args)))
+
+    def read(indexing: Indexing) -> Indexing:
+        conditions = tuple(replace(c, left=placed(c.left), right=placed(c.right)) for c in indexing.conditions)
+        return replace(indexing, places=tuple(map(placed, indexing.places)), conditions=conditions)
+
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        made = replace(
+            node, shape=tuple(map(of, node.shape)), indexing=node.indexing and read(node.indexing),
+            args=tuple(replace(a, dim=of(a.dim)) if isinstance(a, SizeOf) else a for a in node.args),
+        )  # fmt: skip
+        if made.op in (CALL, DOT):
+            return graph
+        if made.op == "reshape" and isinstance(made.args[0], Ref):
+            source = nodes[made.args[0].node]
+            if [d for d in source.shape if d] != [d for d in made.shape if d]:
+                return graph
+        nodes.append(made)
+    return replace(graph, nodes=tuple(nodes)) if names else graph
 
 
 def _collect(source: Sequence[Dim], shape: Sequence[Dim], joined: _Joined) -> None:

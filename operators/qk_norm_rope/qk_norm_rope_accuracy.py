@@ -14,12 +14,12 @@ OPERATOR = judge.Operator(
     baseline=qk_norm_rope_baseline.qk_norm_rope,
     reference=qk_norm_rope_baseline.reference,
     inputs=(
-        judge.Tensor("q", ("B", "S", "H", "2 * D"), "T"),
+        judge.Tensor("q", ("B", "S", "H", "2 * D"), "T", rows=0),
         judge.Tensor("weight", ("2 * D",), "T"),
         judge.Tensor("cos", ("S", "2 * D"), "T"),
         judge.Tensor("sin", ("S", "2 * D"), "T"),
     ),
-    outputs=(judge.Tensor("out", ("B", "S", "H", "2 * D"), "T"),),
+    outputs=(judge.Tensor("out", ("B", "S", "H", "2 * D"), "T", rows=0),),
 )
 
 CASES = (
