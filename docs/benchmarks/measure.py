@@ -242,8 +242,15 @@ def table(data: dict[str, Any]) -> str:
     lines += (
         [f"\nTimed with their first schedules, no rounds were run on this device: {', '.join(plain)}."] if plain else []
     )
+    lines += _said(data)
     lines += [f"\nNot measured: {row['operator']} {row['case']}: {row['message']}" for row in left_out]
     return "\n".join(lines + summary(data) + self_test()) + "\n"
+
+
+def _said(data: dict[str, Any]) -> list[str]:
+    """What stands in the way of rows that are slower than the best of PyTorch."""
+    found = [f"- {operator}: {text}" for operator, text in sorted(data.get("said", {}).items())]
+    return ["", "## What stands in the way", "", *found] if found else []
 
 
 def self_test() -> list[str]:
