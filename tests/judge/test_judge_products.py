@@ -96,8 +96,9 @@ def operator(fault="", function=reference):
 
 
 def judged(op, dtype, sizes=(2, 20, 70, 36), **kwargs):
+    """On inputs that are the same every time: half the distributions may not show a mistake that all of them show."""
     case = judge.Case(dict(zip("BMKN", sizes, strict=True)), {"T": dtype})
-    return judge.accuracy_case(op, case, distributions=("normal", "uniform"), seeds=2, **kwargs)
+    return judge.accuracy_case(op, case, distributions=("normal", "uniform"), seeds=2, seed=1, **kwargs)
 
 
 @pytest.fixture
