@@ -15,7 +15,7 @@ from kernelgen.families.forms import Form
 from kernelgen.families.kernel import Body
 from kernelgen.families.naming import FULL
 from kernelgen.families.sliding_window import chains, step_of
-from kernelgen.families.values import Stored
+from kernelgen.families.values import Stored, axes_of
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.indices import Expr
 from kernelgen.plan import Schedule
@@ -68,6 +68,10 @@ class PairNest(Nest):
         cols = self.index(COLS)
         return ir.Let((cols.text,), ir.Contiguous(cols, 8, plain[0]), why), *found
 
+    def other(self, i: int) -> float | int | None:
+        """What a load of pairs has beyond the end of a row; None where nobody looks at it."""
+        return None
+
     def read_together(self, i: int) -> tuple[ir.Let, ...] | None:
         """The load of pairs; of two loads that are one, the later has nothing to add."""
         if i not in self.read:
@@ -77,7 +81,7 @@ class PairNest(Nest):
             return ()
         of = self.body.names.of
         pairs = ir.Name(f"{of[even]}_pairs", self.pair_shape)
-        loaded = ir.Load(self.pointer(access, pairs.shape), self.mask(pairs.shape), None, self.policy(i))
+        loaded = ir.Load(self.pointer(access, pairs.shape), self.mask(pairs.shape), self.other(i), self.policy(i))
         parts = ir.Let((of[even], of[odd]), ir.Unpaired(pairs, self.tile.shape))
         return ir.Let((pairs.text,), self.widened(i, loaded)), parts
 
@@ -101,6 +105,31 @@ class PairNest(Nest):
         joined = ir.Let((pairs.text,), ir.Paired(first, second, self.tile.shape, pairs.shape))
         streams = self.schedule.get("stores") == "streaming"
         return joined, ir.Store(self.pointer(access, pairs.shape), pairs, self.mask(pairs.shape), streams)
+
+
+class RowPairNest(PairNest):
+    """Kernels that hold whole rows, of which they read even and odd places together."""
+
+    def __init__(self, spec: OperatorSpec, body: Body, form: Form, schedule: Schedule) -> None:
+        super().__init__(spec, body, form, schedule)
+        self.written = {}
+        alike = {i: pair for i, pair in self.read.items() if self.beyond(pair[0]) == self.beyond(pair[1])}
+        self.read = {} if self.builder.is_turned else alike
+
+    def other(self, i: int) -> float | int | None:
+        return self.beyond(i)
+
+    def pair_numbers(self) -> tuple[ir.Let, ...]:
+        if not self.read:
+            return ()
+        *rows, _ = self.tile.shape
+        exist: ir.Expr = ir.Apply(
+            "lt", (ir.Name(PAIRS, (PAIR,)), ir.Apply("mul", (ir.Number(2), ir.Name("N")), ())), (PAIR,)
+        )
+        for row in rows:
+            exist = ir.Apply("and", (ir.Name(row.mask, (row,)), exist), self.pair_shape)
+        said = "neighbours are the even and the odd element of a place: loaded together"
+        return ir.Let((PAIRS,), ir.Range(PAIR, ir.Number(0)), said), ir.Let((PAIR.mask,), exist)
 
 
 def paired_loads(body: Body) -> dict[int, Pair]:
@@ -149,12 +178,32 @@ def _matched(accesses: Iterable[tuple[int, Access]], body: Body) -> list[Pair]:
     columns = body.layout.columns
     if columns is None or not body.layout.rows or len(columns.axes) != 1:
         return []
-    even = ix.times(ix.axis(columns.axes[0]), ix.number(2))
-    odd = ix.plus(even, ix.number(1))
     found: dict[tuple[object, ...], dict[bool, tuple[int, Access]]] = {}
     for number, access in accesses:
-        for position, (index, _) in enumerate(access.terms):
-            if index in (even, odd):
-                terms = tuple((PAIRS, s) if p == position else (i, s) for p, (i, s) in enumerate(access.terms))
-                found.setdefault((access.tensor, terms), {})[index == even] = number, replace(access, terms=terms)
+        for position, (index, stride) in enumerate(access.terms):
+            halved = _halved(index, columns.axes[0]) if isinstance(index, Expr) else None
+            if halved is not None:
+                before, is_even = halved
+                own = ((PAIRS, stride),) if before is None else ((before, stride), (PAIRS, stride))
+                terms = (*access.terms[:position], *own, *access.terms[position + 1 :])
+                found.setdefault((access.tensor, terms), {})[is_even] = number, replace(access, terms=terms)
     return [(both[True][0], both[False][0], both[True][1]) for both in found.values() if len(both) == 2]
+
+
+def _halved(index: Expr, column: int) -> tuple[Expr | None, bool] | None:
+    """Of the even or the odd places along the columns, those of pairs from where a row begins: twice what is added to
+    the column, and whether the places are the even ones."""
+    own, two = ix.axis(column), ix.number(2)
+    is_even = index.op == "*"
+    if not is_even:
+        if index.op != "+" or index.args[1] != ix.number(1):
+            return None
+        index = index.args[0]
+    if index.op != "*" or index.args[1] != two:
+        return None
+    place = index.args[0]
+    if place == own:
+        return None, is_even
+    if place.op == "+" and place.args[1] == own and column not in axes_of(place.args[0]):
+        return ix.times(place.args[0], two), is_even
+    return None

@@ -32,6 +32,7 @@ from kernelgen.families.looped import looped
 from kernelgen.families.moments import carried_moments
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.padding import ancestors
+from kernelgen.families.pairs import RowPairNest, paired_loads
 from kernelgen.families.specialize import SPECIALIZE
 from kernelgen.families.split import rows_between, split_kernels
 from kernelgen.families.split_schedules import can_split, few_lanes, few_long_rows, fitted
@@ -196,7 +197,8 @@ def _are_windows(body: Body) -> bool:
     inner = set(space.inner_axes())
     last = [values[access.load].index[-1] for access in body.layout.accesses if values[access.load].index]
     mixed = [e for e in last if isinstance(e, Expr) and inner & set(axes_of(e)) and set(axes_of(e)) - inner]
-    return any(_width(entry, body) <= WIDEST_WINDOW for entry in mixed)
+    # what is loaded in pairs is read whole by lanes along the elements
+    return any(_width(entry, body) <= WIDEST_WINDOW for entry in mixed) and not paired_loads(body)
 
 
 def _width(entry: Expr, body: Body) -> int:
@@ -406,19 +408,19 @@ def in_blocks(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> 
 
 def in_registers(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
     """The kernel of a program that holds whole rows."""
-    nest = Nest(spec, body, WHOLE_ROWS[schedule.variant], schedule)
-    text = whole_rows(nest)
+    nest = RowPairNest(spec, body, WHOLE_ROWS[schedule.variant], schedule)
+    text = whole_rows(nest, nest.pair_numbers())
     if nest.form.two_d:
         return (nest.kernel(name, (*grid.rows(M, N), *text), ("M", "N"), ("BLOCK_SIZE_M", "BLOCK_SIZE_N")),)
     frame = grid.row(LONE_N, has_row="row" in used_names(trimmed(text)), is_turned=nest.builder.is_turned)
     return (nest.kernel(name, (*frame, *text), ("N",), ("BLOCK_SIZE_N",)),)
 
 
-def whole_rows(nest: Nest) -> tuple[ir.Stmt, ...]:
-    """What is done with rows that are in registers."""
+def whole_rows(nest: Nest, numbers: tuple[ir.Let, ...] = ()) -> tuple[ir.Stmt, ...]:
+    """What is done with rows that are in registers. `numbers`: what else is counted before."""
     levels = (FULL, ROW, SCALAR) if nest.schedule.get("late_loads") else (FULL, ROW, SCALAR, COLUMN)
     text = (*nest.lets(at_levels(nest.body, levels)), *nest.lets(output_values(nest.body)), *nest.stores())
-    return (*nest.row_indices(), *nest.column_indices(), *text)
+    return (*nest.row_indices(), *nest.column_indices(), *numbers, *text)
 
 
 def _variants() -> tuple[Variant, ...]:

@@ -169,10 +169,7 @@ class Nest:
 
     def load(self, i: int, shape: ir.Shape) -> ir.Expr:
         """A load as it is computed with: floats in float32."""
-        access, value = self.access[i], self.body.lowered.values[i]
-        other: float | int | None = None
-        if i in self.padded and self.level(i) in (FULL, COLUMN):
-            other = dict(self.body.others).get(i, 0.0) if value.dtype == "float" else 0
+        access, value, other = self.access[i], self.body.lowered.values[i], self.beyond(i)
         within = tuple(self.places.condition(c) for c in value.conditions)
         counted = [e for e in value.index if isinstance(e, Expr) and self.place_level(e) == COLUMN]
         loaded = ir.Load(
@@ -180,6 +177,12 @@ class Nest:
             self.fill(i) if within or i in self.filled else None, steps=any(any(products(e)) for e in counted),
         )  # fmt: skip
         return self.widened(i, loaded)
+
+    def beyond(self, i: int) -> float | int | None:
+        """What a load has beyond the end of a row; None where nobody looks at it."""
+        if i not in self.padded or self.level(i) not in (FULL, COLUMN):
+            return None
+        return dict(self.body.others).get(i, 0.0) if self.body.lowered.values[i].dtype == "float" else 0
 
     def fill(self, i: int) -> ir.Expr | float | int | bool | None:
         """What a load has where its conditions do not hold. Where sizes are compiled in, some of them hold nowhere: an

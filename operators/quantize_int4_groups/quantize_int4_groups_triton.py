@@ -68,20 +68,18 @@ def quantize_int4_groups_kernel(
     short_rows = rows.to((tl.program_id(0) + M).dtype)
     g = (short_rows % G).to(tl.int64)
     index_0 = (short_rows // G).to(tl.int64)
-    x = tl.load(
+    # neighbours are the even and the odd element of a place: loaded together
+    pairs = tl.arange(0, 2 * BLOCK_SIZE_N)
+    pair_mask = row_mask[:, None] & (pairs < 2 * N)[None, :]
+    x_pairs = tl.load(
         x_ptr
         + index_0[:, None] * stride_x0
-        + ((g * 64)[:, None] + cols[None, :]) * 2 * stride_x1,
-        mask=mask,
+        + (g * 64 * 2)[:, None] * stride_x1
+        + pairs[None, :] * stride_x1,
+        mask=pair_mask,
         other=0.0,
     ).to(tl.float32)
-    x_2 = tl.load(
-        x_ptr
-        + index_0[:, None] * stride_x0
-        + (((g * 64)[:, None] + cols[None, :]) * 2 + 1) * stride_x1,
-        mask=mask,
-        other=0.0,
-    ).to(tl.float32)
+    x, x_2 = tl.split(tl.reshape(x_pairs, (BLOCK_SIZE_M, BLOCK_SIZE_N, 2)))
     # greatest = torch.maximum(low.abs(), high.abs()).amax(dim=-1, keepdim=True)
     greatest_largest = _nan_maximum(tl.abs(x), tl.abs(x_2))
     greatest = _nan_max(tl.where(mask, greatest_largest, float("-inf")), axis=1)
