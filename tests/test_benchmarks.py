@@ -322,3 +322,24 @@ def test_what_the_gate_calls_is_counted_and_said(monkeypatch: pytest.MonkeyPatch
     kept = FOLDER / "gate.json"
     ci = (FOLDER.parent / "ci.md").read_text("utf-8")
     assert not kept.exists() or tried.page(ci, json.loads(kept.read_text())) == ci
+
+
+def test_jobs_run_one_a_gpu_at_a_time_and_are_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(FOLDER)
+    several = importlib.import_module("several")
+    monkeypatch.setattr(several, "LEAST_S", 0.0)
+    monkeypatch.setattr(several, "ENDING_S", 0.5)
+    jobs = several.jobs_of(
+        "# what is measured\n"
+        "first 9 echo $CUDA_VISIBLE_DEVICES; exit 3\n"
+        "asked 0.5 python3 -c 'import time; time.sleep(9)'\n"
+        "deaf 0.5 trap '' INT; sleep 9\n"
+    )
+    several.run(jobs, ["4"], tmp_path, several.time.monotonic() + 60)
+    said = (tmp_path / "jobs.log").read_text()
+    assert (tmp_path / "first.log").read_text() == "4\n"
+    assert re.findall(r"^(\w+): (?:begins on GPU (\d)|exit (-?\d+))", said, re.MULTILINE) == [
+        ("first", "4", ""), ("first", "", "3"), ("asked", "4", ""), ("asked", "", "-2"), ("deaf", "4", ""),
+        ("deaf", "", "-9"),
+    ]  # fmt: skip
+    assert said.endswith("all done\n")
