@@ -120,6 +120,8 @@ def _parts(tape: Tape, i: int, node: Node, g: Ref, dtypes: Mapping[str, str]) ->
         return
     if node.op in ("sum", "round"):
         yield refs[0].node, g
+    elif node.op in ("max", "min"):
+        yield refs[0].node, _of_extreme(tape, i, node, refs[0], g)
     elif node.op in VIEWS:
         part = _through_view(tape, node, refs[0], g)
         if part is not None:
@@ -142,6 +144,28 @@ def _parts(tape: Tape, i: int, node: Node, g: Ref, dtypes: Mapping[str, str]) ->
     else:
         called = str(node.attrs[1]).partition("(")[0] if node.op == CALL else node.op
         raise Refused(f"the gradient of {called}")
+
+
+def _of_extreme(tape: Tape, i: int, node: Node, x: Ref, g: Ref) -> Ref:
+    """What the elements get of which the greatest or least is known: all that equal it share evenly, as torch has it;
+    of `max` with a dimension, which knows a place, the element there gets all."""
+    name, dims = "is_greatest" if node.op == "max" else "is_least", tuple(int(d) for d in node.attrs)
+    place = next((j for j in (i + 1, i + 2) if _has_place(tape, j, node)), None)
+    if place is not None:
+        chosen = tape.convert(tape.map("eq", tape.iota(x, dims[0]), Ref(place)), "float")
+        tape.rename(chosen, name)
+        return tape.times(g, chosen)
+    same = tape.convert(tape.map("eq", x, Ref(i)), "float")
+    tape.rename(same, name)
+    return tape.over(tape.times(g, same), tape.reduce("sum", same, dims, "count"))
+
+
+def _has_place(tape: Tape, j: int, node: Node) -> bool:
+    """Whether a node is the place of what another is the value of."""
+    other = tape.nodes[j] if j < len(tape.nodes) else None
+    return other is not None and (other.op, other.args, other.attrs, other.statement) == (
+        f"arg{node.op}", node.args, node.attrs, node.statement,
+    )  # fmt: skip
 
 
 def _multiplied(tape: Tape, factors: Sequence[Ref], dtypes: Mapping[str, str]) -> str:

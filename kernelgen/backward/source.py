@@ -40,7 +40,7 @@ _PLAIN = ("full", "round", *VIEWS)
 """What is written wherever it is used."""
 _ROOTS = {"sqrt": "0.5", "rsqrt": "-0.5"}
 """The powers that roots of sizes are written as."""
-_REDUCED = {"sum": "sum", "max": "amax", "min": "amin"}
+_REDUCED = {"sum": "sum", "max": "amax", "min": "amin", "argmax": "argmax", "argmin": "argmin"}
 
 
 class Source:

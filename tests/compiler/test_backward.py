@@ -162,6 +162,7 @@ ROWS = [
     "torch.softmax(x, -1)", "torch.log_softmax(x, -1)", "F.layer_norm(x, x.shape[-1:])", "x - x.mean(-1, keepdim=True)",
     "x / x.norm(dim=-1, keepdim=True)", "x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)",
     "torch.tanh(x) * x.exp().sum(-1, keepdim=True)", "x * torch.logsumexp(x, -1, keepdim=True)",
+    "x / x.abs().amax(-1, keepdim=True)", "x * x.min(-1, keepdim=True).values", "x - x.norm(float('inf'), -1, True)",
 ]  # fmt: skip
 
 
@@ -224,6 +225,22 @@ def test_ties_are_shared_out_as_torch_does() -> None:
     torch.testing.assert_close(
         gradients(torch.ones(4), x, y), torch.autograd.grad(out, leaves, torch.ones(4)), equal_nan=True
     )
+
+
+@pytest.mark.parametrize(
+    "text", ["x.amax(-1)", "x.amin(-1)", "x.max(-1).values", "x.min(-1)[0]", "x.aminmax(dim=-1)[1]"]
+)
+def test_the_greatest_of_several_that_are_equal_passes_its_gradient_on_as_torchs_does(text: str) -> None:
+    found = of(f"return {text}", {"x": "B D"}, {"out": "B"})
+    (part,) = derived(found.spec()).parts
+    gradient = getattr(load(render.triton_source(plan_of(parse_spec(part.text)))), part.spec.name)
+    x, g = (
+        torch.tensor([[1.0, 2.0, 2.0, 0.0], [-1.0, 3.0, -1.0, -1.0], [4.0, 4.0, 4.0, 4.0]]),
+        torch.tensor([1.0, 3.0, 6.0]),
+    )
+    leaf = x.clone().requires_grad_()
+    wanted = torch.autograd.grad(eval(text, {"x": leaf}), leaf, g)
+    torch.testing.assert_close(gradient(g, x), wanted[0])
 
 
 def test_bounds_that_are_tensors_share_what_they_cut_off_as_torch_does() -> None:
@@ -495,7 +512,6 @@ def test_groups_are_not_cut_beside_channels() -> None:
     ("lines", "message"),
     [
         ("return torch.round(x)", "the gradient of rint, which is zero wherever it exists"),
-        ("return x / x.amax(-1, keepdim=True)", "the gradient of max"),
         ("return x.cummax(-1)[0]", "the gradient of cummax"),
         ("return F.pad(x[..., ::2], (1, 0))[..., 1:].sum(-1, keepdim=True) + x", "a slice with steps, of which others"),
     ],
