@@ -102,10 +102,23 @@ def _chosen(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> OnePlan
     parts; with products of parts of weights where these are fewer. Raises UnsupportedError where no family does."""
     graph = without_ones(graph)
     written = without_short_reductions(graph)
-    if written is not graph:
-        with suppress(UnsupportedError):
-            return _of_weights(spec, written, notes)
-    return _of_weights(spec, graph, notes)
+    if written is graph:
+        return _of_weights(spec, graph, notes)
+    refused: UnsupportedError | None = None
+    try:
+        plan = _of_weights(spec, graph, notes)
+        if len(plan.kernels) == 1:
+            return plan
+    except UnsupportedError as error:
+        plan, refused = None, error
+    with suppress(SpecError):
+        other = _of_weights(spec, written, notes)
+        if plan is None or len(other.kernels) < len(plan.kernels):
+            return other
+    if plan is None:
+        assert refused is not None
+        raise refused
+    return plan
 
 
 def _of_weights(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> OnePlan:

@@ -13,7 +13,7 @@ adds what names its rows. Every owner reads the index, which the L2 holds: for a
 (`scatter_blocks.py`).
 `places` (scatter_add): a program owns a few places of a row and looks at all elements of that (`scatter_places.py`).
 `atomic_tiles` and `atomics` (scatter_max, last_place, times_named): the same of integers in whatever order, by atomics.
-Where a spec says `deterministic: false`, scatter_add adds floats by atomics (`scatter_atomics.py`).
+Where a spec says `deterministic: false`, scatter_add adds floats by atomics (`scatter_atomics.py`) beyond few places.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kernelgen.families.kernel import Body
 from kernelgen.families.keys import rows_and_bytes
 from kernelgen.families.naming import FULL, ROW, Names
 from kernelgen.families.scatter_facts import FROM_END, OF_INTEGERS, PLACES_ALONE, at_most, one_kernel
-from kernelgen.families.scatter_names import beside_tensors
+from kernelgen.families.scatter_names import LOCAL, beside_tensors
 from kernelgen.families.space import split
 from kernelgen.families.values import Index, Lowered, Space, Stored, Unlowerable, Use, Value, axes_of
 from kernelgen.frontend.graph import SCATTERS, Atom, Dim, Graph, Node, Ref, SizeOf
@@ -173,7 +173,8 @@ def too_large(spec: OperatorSpec, body: Body) -> tuple[str, str] | None:
     if body.lowered.values[-1].op == "bincount":
         return None
     sizes = [parameter for _, parameter in body.layout.sizes]
-    if sizes and body.lowered.values[-1].op == "scatter_add" and not body.any_order:
+    in_int32 = not body.any_order or scatter_places.takes(body)
+    if sizes and body.lowered.values[-1].op == "scatter_add" and in_int32:
         (size,), most = sizes, "2**30 rows, columns and places"
         return f"max(M, N, {size}) > 2**30", f"{spec.name}: at most {most}, got {{M}}, {{N}} and {{{size}}}"
     if not body.layout.rows:
@@ -362,7 +363,7 @@ def _length(spec: OperatorSpec, lowered: Lowered) -> tuple[tuple[str, str], ...]
     length = spec.outputs[0].shape[int(lowered.values[-1].attr or 0)]
     if isinstance(length, int) or not names_in(length):
         return ()
-    taken = {t.name for t in (*spec.inputs, *spec.outputs)} | {"M", "N"}
+    taken = {t.name for t in (*spec.inputs, *spec.outputs)} | LOCAL
     parameter = length if length.isidentifier() else "V"
     while parameter in taken:
         parameter += "_SIZE"

@@ -12,7 +12,7 @@ from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
 from kernelgen.tile import ir
 
-_LOCAL = frozenset([
+LOCAL = frozenset([
     "back", "before", "bounds", "buckets", "col_mask", "cols", "count", "counts", "end", "error", "first",
     "found", "is_before", "is_named", "is_own", "is_place", "is_row", "is_same", "lanes", "left", "listed",
     "lost", "mask", "num_parts", "num_tiles_n", "number", "offsets", "part", "parts", "place", "places", "pointers",
@@ -29,7 +29,7 @@ def beside_tensors(kernels: Kernels) -> Kernels:
 
     def named(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
         tensors = {t.name for t in (*spec.inputs, *spec.outputs)}
-        clashing = sorted(tensors & (_LOCAL | {f"next_{tensor}" for tensor in tensors}))
+        clashing = sorted(tensors & (LOCAL | {f"next_{tensor}" for tensor in tensors}))
         if not clashing:
             return tuple(map(_once, kernels(spec, body, schedule, name)))
         theirs = {tensor: _THEIRS.format(tensor) for tensor in clashing}

@@ -51,7 +51,8 @@ def as_one(graph: Graph) -> Graph:
     names: dict[tuple[int, tuple[str, ...]], Dim] = {}
 
     def of(dim: Dim) -> Dim:
-        if len(dim) < 2 or not any(isinstance(atom, str) for atom in dim):
+        names_alone = [atom.isidentifier() for atom in dim if isinstance(atom, str)]
+        if len(dim) < 2 or not names_alone or not all(names_alone):  # of a product of quotients there is no short name
             return dim
         return names.setdefault(canonical(dim), (" * ".join(map(str, dim)),))
 

@@ -1,7 +1,6 @@
-"""Sums, maxima and minima of a few elements that do not lie side by side, written out as additions and the like.
+"""Sums, maxima and minima of a few elements along a dimension that is not the last, written out as additions.
 
-What `torch.stack` joins, experts of a token, the halves of a pair: lanes then lie along what is kept, and each loads a
-few values, instead of a tile whose short side is looped over.
+Of what `torch.stack` joins, say: what follows need not wait for a reduction then, and is one kernel with it.
 """
 
 from __future__ import annotations
@@ -16,14 +15,13 @@ from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import Graph, Node, Ref
 
 MOST = 8
-"""Elements that are written out at the most."""
+"""Elements that are written out at the most, those of reductions of reductions multiplied."""
 _JOINED = {"max": "maximum", "min": "minimum", "sum": "add"}
 
 
 def without_short_reductions(graph: Graph) -> Graph:
-    """The graph with reductions of few elements written out, unless these are wanted by themselves too: what is
-    divided by its own sum, say, is loaded once."""
-    short = {i for i, node in enumerate(graph.nodes) if _is_short(graph, node)}
+    """The graph with reductions of few elements written out, but not of a value that something else needs whole."""
+    short = _short(graph)
     while short:
         whole = _wanted(graph, short)
         kept = {i for i in short if _source(graph.nodes[i]) not in whole}
@@ -45,12 +43,31 @@ def without_short_reductions(graph: Graph) -> Graph:
     return with_nodes(graph, b, moved)
 
 
+def _short(graph: Graph) -> set[int]:
+    """The reductions of few elements, of which none is of so many others that there would be more in all."""
+    found: set[int] = set()
+    counts: list[int] = []
+    for i, node in enumerate(graph.nodes):
+        count = max((counts[a.node] for a in node.args if isinstance(a, Ref)), default=1)
+        if _is_short(graph, node) and count * _length(graph, node) <= MOST:
+            found.add(i)
+            count *= _length(graph, node)
+        counts.append(count)
+    return found
+
+
+def _length(graph: Graph, node: Node) -> int:
+    """How many elements a reduction along one dimension of known size is of."""
+    dim = graph.nodes[_source(node)].shape[int(node.attrs[0])]
+    return prod(atom for atom in dim if isinstance(atom, int))
+
+
 def _is_short(graph: Graph, node: Node) -> bool:
     """Whether it reduces one dimension of a few elements, which is not the last of its source."""
     if node.op not in _JOINED or len(node.attrs) != 1 or not isinstance(node.attrs[0], int) or node.attrs[0] > -2:
         return False
     dim = graph.nodes[_source(node)].shape[node.attrs[0]]
-    return all(isinstance(atom, int) for atom in dim) and 1 < prod(a for a in dim if isinstance(a, int)) <= MOST
+    return all(isinstance(atom, int) for atom in dim) and 1 < _length(graph, node) <= MOST
 
 
 def _source(node: Node) -> int:

@@ -466,6 +466,8 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
             )
         elif kernel is torch.nn.functional.scaled_dot_product_attention:
             out = torch.nn.functional.scaled_dot_product_attention(
-                q.detach(), k.detach(), v.detach()
-            )
+                q.detach(),
+                k.detach(),
+                v.detach(),
+            ).contiguous()
     return out

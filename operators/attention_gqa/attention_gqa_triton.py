@@ -447,6 +447,10 @@ def attention_gqa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Te
             )
         elif kernel is torch.nn.functional.scaled_dot_product_attention:
             out = torch.nn.functional.scaled_dot_product_attention(
-                q.detach(), k.detach(), v.detach(), is_causal=True, enable_gqa=True
-            )
+                q.detach(),
+                k.detach(),
+                v.detach(),
+                is_causal=True,
+                enable_gqa=True,
+            ).contiguous()
     return out

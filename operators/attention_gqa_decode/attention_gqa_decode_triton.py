@@ -436,6 +436,9 @@ def attention_gqa_decode(
             )
         elif kernel is torch.nn.functional.scaled_dot_product_attention:
             out = torch.nn.functional.scaled_dot_product_attention(
-                q.detach(), k.detach(), v.detach(), enable_gqa=True
-            )
+                q.detach(),
+                k.detach(),
+                v.detach(),
+                enable_gqa=True,
+            ).contiguous()
     return out

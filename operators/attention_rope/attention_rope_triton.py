@@ -621,8 +621,11 @@ def compute_out(
         )
     elif kernel is torch.nn.functional.scaled_dot_product_attention:
         out = torch.nn.functional.scaled_dot_product_attention(
-            query.detach(), key.detach(), v.detach(), is_causal=True
-        )
+            query.detach(),
+            key.detach(),
+            v.detach(),
+            is_causal=True,
+        ).contiguous()
     return out
 
 

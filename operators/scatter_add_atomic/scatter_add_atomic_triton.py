@@ -177,9 +177,10 @@ def scatter_add_atomic(
     M = x.shape[:-1].numel()
     N = index.shape[-1]
     V = x.shape[-1]
-    if max(M, N) > 2**30:
+    if max(M, N, V) > 2**30:
         raise ValueError(
-            f"scatter_add_atomic: at most 2**30 rows and columns, got {M} and {N}"
+            f"scatter_add_atomic: at most 2**30 rows, columns and places, got {M}, "
+            f"{N} and {V}"
         )
     kernel, options = pick_schedule(M * V)
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device

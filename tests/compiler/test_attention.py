@@ -223,25 +223,6 @@ def test_every_variant_is_right(name: str) -> None:
             assert off <= WITHIN[dtype] * float(right.nan_to_num(0.0, 0.0, 0.0).abs().max()), (schedule, dtype, off)
 
 
-@pytest.mark.parametrize(
-    ("lines", "is_theirs"),
-    [(f"{SDPA}(q, k, v)", True), (f"{SDPA}(q, k, v).contiguous()", False), (f"{SCORES}{WEIGH}", False)],
-)
-def test_torchs_attention_is_copied_only_where_a_reference_does_not_call_it(lines: str, is_theirs: bool) -> None:
-    """Its result may lie as the queries do, which a copy of a tenth of its time would put in order."""
-    plan = kernel_of(attention(lines))
-    assert LIBRARY in families.family_of(plan).variants(body_of(plan))
-    alone = plan.with_table((TableRow((), families.family_of(plan).default(LIBRARY)),))
-    call = render.triton_source(alone).partition("= torch.nn.functional.scaled_dot_product_attention(")[2]
-    assert (".contiguous()" not in call) == is_theirs
-    tensors = inputs_of(attention(lines), "float32")
-    turned = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in tensors]
-    got = load(render.triton_source(alone)).op(*turned)
-    eager = exact(attention(lines), turned)[0].float()
-    assert got.stride() in (eager.stride(), torch.empty_like(got, memory_format=torch.contiguous_format).stride())
-    torch.testing.assert_close(got, eager, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("name", ["sdpa, causal", "lengths"])
 def test_keys_that_no_row_of_a_tile_sees_are_not_read(name: str) -> None:
     """Values beyond the mask are NaN: of a weight of 0 that would be NaN too."""

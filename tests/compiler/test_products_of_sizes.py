@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from references import Sample, failures, plan_of, sample
 
+from kernelgen import frontend
+from kernelgen.frontend.joined import as_one
 from kernelgen.plan import KernelPlan
 
 SIZES = {"B": 3, "D": 9}
@@ -40,4 +42,25 @@ def test_they_are_one_kernel_and_right(name: str) -> None:
 def test_what_is_taken_apart_keeps_its_sizes() -> None:
     lines = "n = x / x.sum(-1, keepdim=True)\nreturn n.unflatten(-1, (2, -1)).flip(-2).flatten(-2)"
     found = sample(lines, {"x": "B 2*D"}, {"out": "B 2*D"}, SIZES, {"B": 1, "D": 1})
+    graph, _ = frontend.trace(found.spec())
+    assert as_one(graph) is graph
+    assert failures(found, thorough=False) == []
+
+
+QUOTIENTS = {
+    "a half, three times": (
+        "h = x[:, : x.shape[1] // 2]\nn = torch.softmax(torch.cat((h, h, h), -1).float(), -1)\n"
+        "return (n + n.roll(1, -1)).to(x.dtype)", "B 3*(D//2)",
+    ),
+    "every second element, twice": (
+        "h = x[:, ::2]\nn = torch.softmax(torch.cat((h, h), -1).float(), -1)\nreturn (n + n.flip(-1)).to(x.dtype)",
+        "B 2*((D+1)//2)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", QUOTIENTS)
+def test_products_of_quotients_are_right_whatever_is_left_over(name: str) -> None:
+    lines, out = QUOTIENTS[name]
+    found = sample(lines, {"x": "B D"}, {"out": out}, {"B": 3, "D": 9}, {"B": 2, "D": 18}, {"B": 1, "D": 3})
     assert failures(found, thorough=False) == []

@@ -12,21 +12,13 @@ from kernelgen.families.masks import Affine, Bound
 from kernelgen.families.values import Use
 from kernelgen.frontend.attention import FUNCTION
 from kernelgen.frontend.indices import Expr
-from kernelgen.spec.constraints import facts_of
 from kernelgen.spec.model import OperatorSpec
 from kernelgen.tile import ir
 
-_CALLED = FUNCTION.rpartition(".")[2]
-
 
 def by_library(spec: OperatorSpec, body: AttentionBody) -> ir.LibraryCall:
-    """Torch's attention. Its result may have a layout of its own, which what kernels read has not, and what a reference
-    gives that does not call it."""
-    out = spec.outputs[0].name
-    texts = [statement.text for statement in body.statements]
-    is_theirs = any(f"{_CALLED}(" in text for text in texts) and not any(".contiguous(" in text for text in texts)
-    ordered = "" if is_theirs and out not in facts_of(spec).contiguous else ".contiguous()"
-    return ir.LibraryCall(FUNCTION, body.library + ordered, result=out)
+    """Torch's attention, contiguous as other results are: it may have the layout of the queries."""
+    return ir.LibraryCall(FUNCTION, f"{body.library}.contiguous()", result=spec.outputs[0].name)
 
 
 def call(spec: OperatorSpec, body: AttentionBody) -> str:
