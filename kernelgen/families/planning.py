@@ -99,7 +99,8 @@ def _multiplies(plan: LoweredPlan) -> bool:
 
 def _chosen(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> OnePlan:
     """The plan of a graph with its first schedules: one kernel where a family takes it, several where families take its
-    parts; with products of parts of weights where these are fewer. Raises UnsupportedError where no family does."""
+    parts; with products of parts of weights where these are fewer, and with short reductions written out where kernels
+    then are. Raises UnsupportedError where no family does."""
     graph = without_ones(graph)
     written = without_short_reductions(graph)
     if written is graph:

@@ -22,7 +22,7 @@ NAME = "places"
 DEFAULT = Schedule.make(NAME, BLOCK_SIZE_N=512, BLOCK_SIZE_V=16, num_warps=4)
 FEW = 2**16
 """Places of the result, of all rows, that are compared with the elements of their rows faster than blocks of these are
-added one after the other, whose barriers take a microsecond for every 64 elements (H200)."""
+added one after the other (H200, 8 rows of 1024 places and elements: 4.4 us, by blocks of 64 elements 10.8)."""
 SIZE = "places"
 
 
