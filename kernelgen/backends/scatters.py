@@ -12,7 +12,7 @@ from kernelgen.families.helpers import HELPERS
 from kernelgen.families.line import fit
 from kernelgen.tile import ir
 
-_WORDS = re.compile(r"(?<![\w.])[A-Za-z]\w*")
+_WORDS = re.compile(r"(?<![\w.])[A-Za-z]\w*\b(?!=(?!=))")  # not the name of an argument: mask=...
 _LOST = "# accumulated rounding error of the sums (compensated summation)"
 
 

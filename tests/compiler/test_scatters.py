@@ -143,3 +143,16 @@ def test_sizes_may_be_called_as_values_of_the_kernels_are(size: str) -> None:
         x, index, source = torch.randn(3, 7), torch.randint(0, 7, (3, 9)), torch.randn(3, 9)
         made = op(x.to(DEVICE), index.to(DEVICE), source.to(DEVICE))
         torch.testing.assert_close(made.cpu(), x.scatter_add(-1, index, source))
+
+
+@pytest.mark.parametrize("name", ["mask", "total", "places"])
+def test_tensors_may_be_called_as_values_of_the_kernels_are(name: str) -> None:
+    text = ROWS.format(fixed="true", own="index").replace("source", name)
+    spec = parse_spec(text, "op.yaml")
+    plan = families.lower(spec, *frontend.trace(spec))
+    family = families.family_of(plan)
+    for variant in family.variants(body_of(plan)):
+        op = load(render.triton_source(plan.with_table((TableRow((), family.default(variant)),)))).op
+        x, index, source = torch.randn(3, 7), torch.randint(0, 7, (3, 9)), torch.randn(3, 9)
+        made = op(x.to(DEVICE), index.to(DEVICE), source.to(DEVICE))
+        torch.testing.assert_close(made.cpu(), x.scatter_add(-1, index, source))
