@@ -476,6 +476,7 @@ def table(data: dict[str, Any]) -> str:
         "kernel's, above 1 is faster, with the 95 % interval of the pairs. `decode`: eight rows; `few_mb`: the batch",
         "cut to 4 MiB; `other`: shapes of their own.",
         *_dates(rows),
+        *data.get("since", ()),
         "",
         "| size | rows | geometric mean over compile | below 0.95 |",
         "|---|---:|---:|---:|",
