@@ -83,7 +83,7 @@ def test_a_problem_that_hangs_costs_its_time_and_no_other(folder: Path) -> None:
     (folder / "bench" / "level1" / "9_Inverse.py").write_text(HANGS + PROBLEM.format(result="x"))
     files = kernelbench.problems(folder / "bench", 1, ["Inverse"])
     said: list[Any] = []
-    [outcome] = kernelbench.run(files, folder / "out", 8.0, "cpu", said.append)
+    [outcome] = kernelbench.run(files, folder / "out", 8.0, "cpu", said.append, kernelbench.Asked())
     assert said == [outcome]
     assert outcome["state"] == "timed out"
     assert outcome["reason"] in ("still at 'import' after 8 s", "still at 'start' after 8 s")
@@ -175,7 +175,7 @@ def test_every_device_has_a_job_unless_another_number_is_said(
     seen: list[Any] = []
 
     def run(*arguments: Any) -> list[Any]:
-        seen.extend(arguments[6:8])
+        seen.extend(arguments[7:9])
         return []
 
     monkeypatch.setattr(devices, "find", lambda *_: here)
@@ -186,7 +186,7 @@ def test_every_device_has_a_job_unless_another_number_is_said(
 
 def test_without_a_gpu_there_is_one_job(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr(kernelbench, "run", lambda *arguments: seen.extend(arguments[6:8]) or [])
+    monkeypatch.setattr(kernelbench, "run", lambda *arguments: seen.extend(arguments[7:9]) or [])
     assert command(folder / "bench", device="cpu") == 0
     assert seen == [1, [{"CUDA_VISIBLE_DEVICES": ""}]]
 
@@ -208,13 +208,29 @@ def test_workers_leave_what_one_process_leaves(folder: Path) -> None:
     assert "the journal has all of them" in again.stderr
 
 
-def test_a_problem_is_run_again_for_another_precision(folder: Path) -> None:
+@pytest.mark.parametrize("other", [{"precision": "tf32x3"}, {"dtypes": ()}, {"rounds": 2}], ids=str)
+def test_a_problem_is_run_again_where_something_else_is_asked(folder: Path, other: dict[str, Any]) -> None:
     [file] = kernelbench.problems(folder / "bench", 1, ["9"])
-    for precision in (None, "tf32x3"):
-        ledger = kernelbench.Ledger([file], folder / "out", "cpu", False, 0, precision)
+    for asked in (kernelbench.Asked(), kernelbench.Asked(**other)):
+        ledger = kernelbench.Ledger([file], folder / "out", "cpu", False, asked)
         assert ledger.todo == [file]
-        assert ledger.add(file, {"seconds": 1.0})["precision"] == precision
-    assert kernelbench.Ledger([file], folder / "out", "cpu", False, 0, "tf32x3").todo == []
+        assert ledger.add(file, {"seconds": 1.0}).items() >= asked.entry().items()
+        assert kernelbench.Asked.of(asked.text()) == asked
+    assert kernelbench.Ledger([file], folder / "out", "cpu", False, kernelbench.Asked(**other)).todo == []
+
+
+def test_small_shapes_are_judged_in_the_dtypes_that_are_asked_for(folder: Path) -> None:
+    given = ("kernelbench", "bench", "--device", "cpu", "--only", "Shares", "--limit-s", "200", "--json")
+    cases = {}
+    for dtypes in (["float32"], ["float32", "float16"], ["all"]):
+        more = [f"--dtype={name}" for name in dtypes]
+        done = kernelgen(*given, *([] if dtypes == ["float32"] else more), cwd=folder)
+        [found] = json.loads(done.stdout)["problems"]
+        assert (found["state"], found["dtypes"]) == ("right", [] if dtypes == ["all"] else dtypes)
+        cases[len(dtypes) if dtypes != ["all"] else 3] = found["accuracy"]["cases"]
+    assert cases[1] < cases[2] < cases[3]
+    line = refused("kernelbench", "bench", "--dtype", "fp32", cwd=folder)
+    assert line == "error: --dtype: must be float32, float16, bfloat16 or all, not 'fp32'"
 
 
 def test_what_multiplies_is_judged_in_the_precision_that_is_asked_for(folder: Path) -> None:
@@ -363,7 +379,8 @@ def test_a_problem_never_outlives_its_parent(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     code = (
         "import subprocess, sys\n"
-        "command = [sys.executable, '-m', 'kernelgen.kernelbench.problem', 'hangs.py', 'out', 'answer.json', '0']\n"
+        "command = [sys.executable, '-m', 'kernelgen.kernelbench.problem', 'hangs.py', 'out', 'answer.json']\n"
+        f"command.append({kernelbench.Asked().text()!r})\n"
         "child = subprocess.Popen(command, start_new_session=True)\nprint(child.pid, flush=True)\nchild.wait()\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -53,6 +53,7 @@ def _kept(record: dict[str, Any]) -> dict[str, Any]:
         "kernelbench",
         "accuracy_at_its_shapes",
         "optimized",
+        "dtypes",
     )
     kept = {key: record[key] for key in keys if key in record}
     if (precision := record.get("precision")) and not any("is left out" in note for note in record.get("notes", ())):
@@ -140,7 +141,8 @@ def page(data: dict[str, Any]) -> str:
     rows = data["problems"]
     against = {name: [_ratio(r, name) for r in rows if _ratio(r, name)] for name in ("eager", "compile")}
     counts = {
-        "right at small shapes, in float16, bfloat16 and float32": sum(_right(r.get("accuracy")) for r in rows),
+        "right at small shapes, in float32": sum(_right(r.get("accuracy")) for r in rows),
+        "of these also in float16 and bfloat16": sum(_right(r.get("accuracy")) and not r.get("dtypes") for r in rows),
         "right at its own shapes by KernelBench's tolerance, in float32": sum(map(_tolerated, rows)),
         "right at its own shapes by the judge's bound, in float32": sum(
             _right(r.get("accuracy_at_its_shapes")) for r in rows

@@ -13,15 +13,14 @@ from kernelgen.cli.terminal import note
 from kernelgen.settings import Settings, resolve
 
 if TYPE_CHECKING:
-    from kernelgen.kernelbench import Outcome
+    from kernelgen.kernelbench import Asked, Outcome
 
 
 def problems_side_by_side(
     files: Sequence[Path],
     out: Path,
     options: Sequence[str],
-    rounds: int,
-    precision: str | None,
+    asked: Asked,
     again: bool,
     fleet: Fleet,
     settings: Settings,
@@ -34,7 +33,7 @@ def problems_side_by_side(
 
     kept = settings_of(resolve({}))
     with started(fleet, settings, measures=True) as (here, workers):
-        ledger = Ledger(files, out, here.facts.key if here.measures else "cpu", again, rounds, precision)
+        ledger = Ledger(files, out, here.facts.key if here.measures else "cpu", again, asked)
         jobs = {
             file.stem: Job(
                 file.stem, ("kernelbench", "problems", "--out=out", "--jobs=1", "--json", *options), settings=kept,

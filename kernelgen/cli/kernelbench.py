@@ -44,6 +44,14 @@ def kernelbench(
         str | None,
         typer.Option("--optimize", metavar="N", help="Run N rounds on each correct kernel, then time it again."),
     ] = None,
+    dtype: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dtype",
+            metavar="NAME|all",
+            help="Verify small shapes in this dtype. Default: float32, as KernelBench; all: every dtype of the spec.",
+        ),
+    ] = None,
     precision: Annotated[str | None, typer.Option("--precision", metavar="|".join(PRECISIONS), help=PRECISION)] = None,
     again: Annotated[bool, typer.Option("--again", help="Rerun problems that the journal already has.")] = False,
     gpus: fleet.Gpus = None,
@@ -65,19 +73,21 @@ def kernelbench(
     seconds = checked("--limit-s", limit_s, positive())
     rounds = 0 if optimize is None else checked("--optimize", optimize, whole(1, MAX_ROUNDS))
     precise = None if precision is None else checked("--precision", precision, among(PRECISIONS))
+    given = [checked("--dtype", one, among((*benchmark.DTYPES, "all"))) for one in dtype or benchmark.DTYPES[:1]]
+    asked = benchmark.Asked(rounds, precise, () if "all" in given else tuple(given))
     if where is not None:
         from kernelgen.cli.fleet_bench import problems_side_by_side
 
-        asked = arguments(limit_s=seconds, optimize=rounds or None, precision=precise, device=device)
+        options = arguments(limit_s=seconds, optimize=rounds or None, dtype=dtype, precision=precise, device=device)
         settings = resolve({"device": device})
-        return _told(problems_side_by_side(files, out, asked, rounds, precise, again, where, settings, _say), json)
+        return _told(problems_side_by_side(files, out, options, asked, again, where, settings, _say), json)
     here = find(resolve({"device": device}).device)
     if not here.measures and device != "cpu":
         note("no GPU found: kernels are verified at small shapes and not timed")
     each = [dict(variables) for variables in here.each] if here.measures else [{"CUDA_VISIBLE_DEVICES": ""}]
     at_once = len(each) if jobs is None else checked("--jobs", jobs, whole(1, 64))
     key = here.facts.key if here.measures else "cpu"
-    return _told(benchmark.run(files, out, seconds, key, _say, again, at_once, each, rounds, precise), json)
+    return _told(benchmark.run(files, out, seconds, key, _say, asked, again, at_once, each), json)
 
 
 def _told(outcomes: list[Outcome], json: bool) -> int:

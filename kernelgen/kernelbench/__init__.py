@@ -17,6 +17,8 @@ from typing import Any
 from kernelgen.errors import UsageError
 from kernelgen.files import write_atomic
 from kernelgen.journal import Journal
+from kernelgen.kernelbench.asked import DTYPES as DTYPES
+from kernelgen.kernelbench.asked import Asked as Asked
 from kernelgen.kernelbench.turns import Turns, said
 
 KIND = "problem"
@@ -59,26 +61,25 @@ def run(
     limit_s: float,
     device: str,
     say: Callable[[Outcome], None],
+    asked: Asked,
     again: bool = False,
     jobs: int = 1,
     each: Sequence[Mapping[str, str]] = ({},),
-    rounds: int = 0,
-    precision: str | None = None,
 ) -> list[Outcome]:
     """Every problem that the journal in `out` does not have yet, each within its time; all outcomes in order.
 
     `jobs`: so many problems are imported, generated and judged at small shapes at once; then each has a device to
-    itself. `each`: for every device, the variables that show it alone to a process. `rounds`: of optimisation, each of
-    which may take as long again as `limit_s`. `precision`: what specs say of float32 products. A record belongs to the
-    file's text, the device, the rounds and the precision: a problem that changed is run again.
+    itself. `each`: for every device, the variables that show it alone to a process. A round of optimisation may take as
+    long again as `limit_s`. A record belongs to the file's text, the device and what is asked: a problem that changed
+    is run again.
     """
-    ledger = Ledger(files, out, device, again, rounds, precision)
+    ledger = Ledger(files, out, device, again, asked)
     for start in range(0, len(ledger.todo), jobs):
         batch = ledger.todo[start : start + jobs]
         turns = Turns(len(batch), each)
         with ThreadPoolExecutor(len(batch)) as pool:
             try:
-                running = {pool.submit(_one, f, out, limit_s, turns, rounds, precision): f for f in batch}
+                running = {pool.submit(_one, f, out, limit_s, turns, asked): f for f in batch}
                 for done in as_completed(running):
                     say(ledger.add(running[done], done.result()))
             finally:
@@ -89,12 +90,10 @@ def run(
 class Ledger:
     """What the journal in a folder has of problems on a device, and what is still to be run."""
 
-    def __init__(
-        self, files: Sequence[Path], out: Path, device: str, again: bool, rounds: int, precision: str | None = None
-    ) -> None:
+    def __init__(self, files: Sequence[Path], out: Path, device: str, again: bool, asked: Asked) -> None:
         self._journal = Journal.open(out)
         self._known = {} if again else {_key(r.data): r.data for r in self._journal.records(KIND)}
-        said = {"device": device, "rounds": rounds, "precision": precision}
+        said = {"device": device, **asked.entry()}
         self._entries: dict[Path, Outcome] = {
             f: {"problem": f.stem, "sha256": hashlib.sha256(f.read_bytes()).hexdigest(), **said} for f in files
         }
@@ -114,19 +113,18 @@ class Ledger:
 
 
 def _key(entry: Outcome) -> tuple[str, ...]:
-    asked = str(entry.get("rounds", 0)), str(entry.get("precision"))
-    return (*(str(entry.get(field)) for field in ("problem", "sha256", "device")), *asked)
+    return tuple(str(entry.get(field)) for field in ("problem", "sha256", "device", "rounds", "precision", "dtypes"))
 
 
-def _one(file: Path, out: Path, limit_s: float, turns: Turns, rounds: int, precision: str | None) -> Outcome:
+def _one(file: Path, out: Path, limit_s: float, turns: Turns, asked: Asked) -> Outcome:
     """One problem in its process; at the limit it is killed, and what it had answered stands."""
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
         log = out / "logs" / f"{file.stem}.txt"
         write_atomic(log, "")
         command = [sys.executable, "-m", "kernelgen.kernelbench.problem", str(file), str(out), str(answer)]
-        command += [str(rounds), *([precision] if precision else [])]
-        limit_s *= 1 + rounds
+        command.append(asked.text())
+        limit_s *= 1 + asked.rounds
         with log.open("w", encoding="utf-8") as stream:
             code, seconds = turns.run(command, answer, limit_s, stream)
         found: Outcome = said(answer) or {"stage": "start"}

@@ -1,4 +1,4 @@
-"""One problem, in a process of its own: `python -m kernelgen.kernelbench.problem FILE OUT ANSWER ROUNDS [PRECISION]`.
+"""One problem, in a process of its own: `python -m kernelgen.kernelbench.problem FILE OUT ANSWER ASKED`.
 
 ANSWER is written again after each stage, so that what a time limit cuts short is known up to there. Before the stages
 that want the device for themselves it reads a line from its input.
@@ -12,7 +12,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,11 @@ from kernelgen.export import export_kernelbench
 from kernelgen.files import write_atomic
 from kernelgen.importer import Imported, import_file
 from kernelgen.kernelbench import rounds
+from kernelgen.kernelbench.asked import DTYPE, Asked
 from kernelgen.kernelbench.turns import READY
 from kernelgen.lifeline import die_with_parent
 from kernelgen.spec import load_spec
 
-DTYPE = "float32"
-"""KernelBench's own precision, in which problems are judged at their own shapes and timed."""
 AHEAD = 32
 """A case is compiled beside the other problems if so many times its memory is free: a dozen may do so at once."""
 TIME_CAP_S = 2.0
@@ -37,9 +36,8 @@ TIME_CAP_S = 2.0
 class Problem:
     """The stages of one problem; each adds what it found to `answer`."""
 
-    def __init__(self, file: Path, out: Path, answer: Path, rounds: int = 0, precision: str | None = None) -> None:
-        """`rounds`: of optimisation, after which it is judged and timed once more. `precision`: of float32 products."""
-        self.file, self.out, self._path, self.rounds, self.precision = file, out, answer, rounds, precision
+    def __init__(self, file: Path, out: Path, answer: Path, asked: Asked) -> None:
+        self.file, self.out, self._path, self.asked = file, out, answer, asked
         self.answer: dict[str, Any] = {"imported": False, "generated": False, "reason": "", "stage": "import"}
         self.answer["stage_s"] = {}
         self._began = time.monotonic()
@@ -72,7 +70,7 @@ class Problem:
         sys.path.insert(0, str(self.out / "operators" / spec.folder))
         accuracy = importlib.import_module(f"{spec.name}_accuracy")
         self._stage("accuracy")
-        cases = list(accuracy.CASES)
+        cases = _of(self.asked.dtypes, accuracy.CASES)
         if device == "cuda":
             cases += judge.hidden_cases(accuracy.OPERATOR, cases, device, large=False)
         self._accuracy("accuracy", accuracy.OPERATOR, cases, device, self.answer)
@@ -81,7 +79,7 @@ class Problem:
             self._stage(READY)
             sys.stdin.readline()
             self._at_its_shapes(spec.name, self.answer)
-        if self.rounds and not self.answer["accuracy"]["failed"]:
+        if self.asked.rounds and not self.answer["accuracy"]["failed"]:
             self._optimized(spec)
         self._stage("done")
 
@@ -91,7 +89,7 @@ class Problem:
 
         self._stage("torch.compile")
         performance = importlib.import_module(f"{name}_performance")
-        for case in _precise(performance.CASES):
+        for case in _of((DTYPE,), performance.CASES):
             compile_ahead(performance.OPERATOR, case, AHEAD)
 
     def _at_its_shapes(self, name: str, found: dict[str, Any]) -> None:
@@ -100,7 +98,7 @@ class Problem:
         self._stage("its own shapes, KernelBench's tolerance")
         self._within_tolerance(name, found)
         self._stage("its own shapes, our tolerance")
-        self._accuracy("accuracy_at_its_shapes", performance.OPERATOR, _precise(performance.CASES), "cuda", found)
+        self._accuracy("accuracy_at_its_shapes", performance.OPERATOR, _of((DTYPE,), performance.CASES), "cuda", found)
         if not found["accuracy_at_its_shapes"]["failed"]:
             self._stage("performance")
             self._timed(performance, found)
@@ -110,7 +108,7 @@ class Problem:
         from kernelgen import judge
 
         self._stage("optimize")
-        found = self.answer["optimized"] = rounds.played(self.out, spec.name, self.rounds, DTYPE)
+        found = self.answer["optimized"] = rounds.played(self.out, spec.name, self.asked.rounds, DTYPE)
         self._save()
         if not found["kept"] or judge.device.find() != "cuda":
             return
@@ -122,8 +120,8 @@ class Problem:
     def _generated(self, found: Imported) -> Any:
         path = self.out / f"{found.name}.yaml"
         text, notes = found.text, list(found.notes)
-        if self.precision:
-            text, left_out = generation.with_precision(text, path.name, self.precision)
+        if self.asked.precision:
+            text, left_out = generation.with_precision(text, path.name, self.asked.precision)
             notes += [left_out] if left_out else []
         write_atomic(path, text)
         self.answer |= {"imported": True, "operator": found.name, "notes": notes}
@@ -171,7 +169,7 @@ class Problem:
         from kernelgen import judge
 
         rows = found["performance"] = []
-        for case in _precise(performance.CASES):
+        for case in _of((DTYPE,), performance.CASES):
             report = judge.performance_case(
                 performance.OPERATOR, case, ["eager", "compile"], time_cap_s=TIME_CAP_S, check=False
             )
@@ -188,12 +186,13 @@ class Problem:
             self._save()
 
 
-def _precise(cases: Any) -> list[Any]:
-    return [case for case in cases if DTYPE in case.dtypes.values() or not case.dtypes]
+def _of(dtypes: Sequence[str], cases: Sequence[Any]) -> list[Any]:
+    """The cases in one of these dtypes, or all where there is none or none is asked for."""
+    return [case for case in cases if not case.dtypes or set(dtypes) & set(case.dtypes.values())] or list(cases)
 
 
-def main(file: Path, out: Path, answer: Path, count: int = 0, precision: str | None = None) -> None:
-    problem = Problem(file, out, answer, count, precision)
+def main(file: Path, out: Path, answer: Path, asked: Asked) -> None:
+    problem = Problem(file, out, answer, asked)
     _guarded(problem.run, problem)
 
 
@@ -212,7 +211,7 @@ def _guarded(action: Callable[[], None], problem: Problem) -> None:
 
 if __name__ == "__main__":
     die_with_parent(os.getppid())  # it is in a session of its own, which the killing of its parent's would miss
-    main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]), *sys.argv[5:])
+    main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), Asked.of(sys.argv[4]))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # torch.compile's workers take seconds to be ended one by one; they end with their session

@@ -99,9 +99,10 @@ def _answer(
 
 @functools.cache
 def plan(name: str) -> Plan:
-    folder = Path(tempfile.mkdtemp(prefix="kernelgen-arena-"))
-    (folder / f"{name}.yaml").write_text(SPECS[name])
-    return generation.plan_of(load_spec(folder / f"{name}.yaml"), folder)
+    with tempfile.TemporaryDirectory(prefix="kernelgen-arena-") as place:
+        path = Path(place) / f"{name}.yaml"
+        path.write_text(SPECS[name])
+        return generation.plan_of(load_spec(path), path.parent)
 
 
 def load(text: str, folder: Path) -> ModuleType:

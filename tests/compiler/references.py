@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import itertools
 import random
+import shutil
 import tempfile
 import warnings
 from dataclasses import dataclass, field, replace
@@ -32,6 +34,7 @@ DISTRIBUTIONS = ("normal", "specials")
 LAYOUTS: tuple[Any, ...] = ("contiguous", "transposed", "sliced", "offset", "expanded")
 _JUDGED = ("exact", "stored", "multiplied", "as_tf32", "any_order")
 _FOLDER = Path(tempfile.mkdtemp(prefix="kernelgen-compiler-"))
+atexit.register(shutil.rmtree, _FOLDER, ignore_errors=True)
 _NUMBER = itertools.count()
 
 

@@ -1,0 +1,38 @@
+"""What is asked of every problem of a run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+DTYPE = "float32"
+"""KernelBench's own precision, in which problems are judged at their own shapes and timed."""
+DTYPES = (DTYPE, "float16", "bfloat16")
+"""In which small shapes can be judged: those of the spec that `import` writes."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of a run that a problem's outcome depends on."""
+
+    rounds: int = 0
+    """Of optimisation, after which a problem is judged and timed once more."""
+    precision: str | None = None
+    """What specs say of products of float32 matrices."""
+    dtypes: tuple[str, ...] = (DTYPE,)
+    """In which small shapes are judged; () for all that the spec lists."""
+
+    def entry(self) -> dict[str, Any]:
+        """As a problem's record has it."""
+        return asdict(self) | {"dtypes": list(self.dtypes)}
+
+    def text(self) -> str:
+        """For a command line."""
+        return json.dumps(self.entry())
+
+    @classmethod
+    def of(cls, text: str) -> Asked:
+        """What `text()` wrote."""
+        found = json.loads(text)
+        return cls(found["rounds"], found["precision"], tuple(found["dtypes"]))
