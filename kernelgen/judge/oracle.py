@@ -24,6 +24,8 @@ TILE_BYTES = 64 * 2**20
 PROBE = 2.0**-23
 """Relative size of the disturbance by which the oracle's own sensitivity is probed: one ulp of fp32."""
 _LEAST = torch.finfo(torch.float32).tiny
+_STEP = torch.finfo(torch.float32).smallest_normal * torch.finfo(torch.float32).eps
+"""Between two denormals of fp32."""
 
 Box = tuple[tuple[int, int], ...]
 """Start and length in each row dimension."""
@@ -188,7 +190,14 @@ class Noise:
             drawn = torch.empty(x.shape, dtype=torch.bool, device=where).random_(0, 2, generator=self.generator)
             falls = drawn.to(x.device)
         by = self.ulps * PROBE
-        return x * torch.where(falls, 1 - by, 1 + by).double()
+        moved = x * torch.where(falls, 1 - by, 1 + by).double()
+        size = x.abs()
+        denormal = (size < _LEAST) & (size > 0)
+        if not bool(denormal.any()):
+            return moved
+        # these are a step apart, however small they are; what falls stays above zero
+        step = torch.where(falls, -(0.5 * size).clamp(max=self.ulps * _STEP), self.ulps * _STEP)
+        return torch.where(denormal, x + step * x.sign(), moved)
 
 
 class _Disturb(EagerMode):

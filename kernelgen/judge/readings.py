@@ -11,8 +11,9 @@ import torch
 
 from .bounds import CAP, difference, misplaced
 from .choices import Part
+from .eager import InOrder
 from .model import Operator
-from .oracle import in_float64
+from .oracle import as_tuple, in_float64
 from .stored import Storing
 
 _LARGE = 2.0**14
@@ -49,7 +50,10 @@ def read_otherwise(operator: Operator, cut: Sequence[torch.Tensor], part: Part) 
     part = _added_first(operator, cut, part)
     # a weight that a mask hides is 0 on the other way, of a row too whose weights are NaN
     other = the_other_way(operator, lambda x: x, cut)
-    return part if other is None else taken_where_right(part, other[part.output])
+    part = part if other is None else taken_where_right(part, other[part.output])
+    # and one that is rounded to 0 in the inputs' dtype makes NaN of an infinite value
+    other = _as_given(operator, cut) if bool(in_doubt(part).any()) else None
+    return part if other is None else taken_where_right(part, other[part.output].to(part.ref.dtype))
 
 
 def the_other_way(
@@ -64,6 +68,17 @@ def the_other_way(
         return None
     try:
         return in_float64(partial(operator.also, rounded), cut, stored=stored)
+    except IndexError:
+        return None
+
+
+def _as_given(operator: Operator, cut: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...] | None:
+    """What the operator's other way gives in the inputs' own dtype; None as in `the_other_way`."""
+    if operator.also is None:
+        return None
+    try:
+        with torch.no_grad(), InOrder():
+            return as_tuple(operator.also(lambda x: x, *cut))
     except IndexError:
         return None
 

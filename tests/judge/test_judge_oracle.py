@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelgen import judge
-from kernelgen.judge import oracle, values, walks
+from kernelgen.judge import oracle, readings, values, walks
 from kernelgen.judge.bounds import Tally, difference
+from kernelgen.judge.choices import Part
 from kernelgen.judge.contractions import Errors
 from kernelgen.judge.stored import Storing, tf32
 
@@ -142,6 +143,25 @@ def test_what_float32_flushes_may_be_counted_or_not():
     (ref,) = oracle.in_float64(above_zero, [x])
     (moved,) = oracle.in_float64(above_zero, [x], noise(1, alike=True))
     assert (int(ref), int(above_zero(x)), int(moved)) == (4, 3, 1)
+
+
+def shares(x):
+    exponentials = torch.exp(x.float() - 100)  # denormals of float32, a step of 2**-149 apart
+    return exponentials / exponentials.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_what_is_computed_of_denormals_is_as_uncertain_as_these_are(wrong):
+    """Their relative error is 2**-149 over what they are, where that of other numbers is 2**-23 at most."""
+
+    def candidate(x):
+        found = shares(x)
+        return found.where(found < found.amax(-1, keepdim=True), 0.9 * found) if wrong else found
+
+    x, out = judge.Tensor("x", ("N", 64), "float32"), judge.Tensor("out", ("N", 64), "float32")
+    operator = judge.Operator("shares", candidate, shares, shares, (x,), (out,))
+    report = judge.accuracy_case(operator, judge.Case({"N": 500}), device="cpu")
+    assert report.passed != wrong, report.message
 
 
 def noise(seed, alike=False):
@@ -666,3 +686,26 @@ def test_infinities_become_numbers_of_their_own_dtype(function: object) -> None:
     x = torch.tensor([1.0, math.inf, -math.inf, math.nan, 60000.0]).half()
     (ref,) = oracle.in_float64(function, [x])  # type: ignore[arg-type]
     assert torch.equal(ref, function(x).double())  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(("got", "settled"), [(math.nan, True), (-math.inf, False)])
+def test_a_weight_that_is_rounded_to_zero_makes_nan_of_an_infinite_value(got, settled):
+    """What a kernel saves in half precision for its gradients is NaN where float32 has an infinity."""
+
+    def weighed(x, v):
+        return (torch.softmax(x.float(), -1) * v.float()).sum(-1).to(x.dtype)
+
+    def by_what_is_saved(rounded, x, v):
+        return (rounded(torch.softmax(x.float(), -1).to(x.dtype)) * v).sum(-1)
+
+    x, v, out = (
+        judge.Tensor(name, shape, "float16") for name, shape in (("x", ("N", 2)), ("v", (2,)), ("out", ("N",)))
+    )
+    operator = judge.Operator("weighed", weighed, weighed, weighed, (x, v), (out,), also=by_what_is_saved)
+    given = [torch.tensor([[0.0, -30.0], [0.0, 0.0]]).half(), torch.tensor([1.0, math.inf]).half()]
+    eager, ref = weighed(*given), weighed(*given).double()
+    assert eager.isposinf().all()
+    part = Part(0, ((0, 2),), torch.tensor([got, math.inf]).half(), eager, ref, [], [])
+    read = readings.read_otherwise(operator, given, part)
+    assert not readings.in_doubt(read)[1]
+    assert bool(readings.in_doubt(read)[0]) != settled
