@@ -38,7 +38,7 @@ _TRUNCATED = {"int_div": "//", "int_mod": "%"}
 """Triton's operators of integers, which round towards zero, as Python's do not."""
 
 _CALLS = {
-    "exp2": "tl.exp2", "log": "tl.log", "log2": "tl.log2", "sqrt": "tl.sqrt", "rsqrt": "tl.rsqrt",
+    "exp2_flushed": "tl.exp2", "log": "tl.log", "log2": "tl.log2", "sqrt": "tl.sqrt", "rsqrt": "tl.rsqrt",
     "sin": "tl.sin", "cos": "tl.cos", "floor": "tl.floor", "ceil": "tl.ceil",
     "abs": "tl.abs", "where": "tl.where",
     "div_rn": "tl.div_rn", "int_maximum": "tl.maximum", "int_minimum": "tl.minimum",

@@ -162,6 +162,7 @@ _ALL = (
     # functions
     Operation("exp", "map", "exponential", "float", python=math.exp, is_long=True, never_negative=True),
     Operation("exp2", "map", "", "float", python=math.exp2, is_long=True, never_negative=True),
+    Operation("exp2_flushed", "map", "", "float", torch=None, python=math.exp2, is_long=True, never_negative=True),
     Operation("log", "map", "", "float", python=math.log, is_long=True),
     Operation("sqrt", "map", "root", "float", python=math.sqrt, never_negative=True),
     Operation("sigmoid", "map", "gate", "float", python=lambda a: 1 / (1 + math.exp(-a)), never_negative=True),

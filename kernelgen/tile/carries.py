@@ -59,7 +59,7 @@ class OnlineSoftmax:
             return (
                 ir.Apply("exp", (less,), shape)
                 if factor is None
-                else ir.Apply("exp2", (ir.Apply("mul", (less, factor), shape),), shape)
+                else ir.Apply("exp2_flushed", (ir.Apply("mul", (less, factor), shape),), shape)
             )
 
         powers, fading = power(elements, elements.shape), power(self.row_max, rows)
@@ -92,7 +92,7 @@ class OnlineSoftmax:
         """The statements that join what several walks came to, which lies along an axis. `shares`: what is assigned by
         how much each of them counts, where that is needed again; maxima are exponents of two then."""
         less = ir.Apply("sub", (maxima, self.row_max), maxima.shape)
-        powers = ir.Apply("exp" if shares is None else "exp2", (less,), maxima.shape)
+        powers = ir.Apply("exp" if shares is None else "exp2_flushed", (less,), maxima.shape)
         named = () if shares is None else (ir.Let((shares.text,), powers),)
         joined = ir.Reduce("sum", ir.Apply("mul", (sums, shares or powers), maxima.shape), axis)
         return (

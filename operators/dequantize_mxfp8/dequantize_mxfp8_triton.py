@@ -14,6 +14,14 @@ import triton.language as tl
 
 
 @triton.jit
+def _exp2(x):
+    # tl.exp2 flushes denormal results to zero, torch keeps them
+    is_low = x < -126.0
+    power = tl.exp2(tl.where(is_low, x + 64.0, x))
+    return tl.where(is_low, power * 2.0**-64, power)
+
+
+@triton.jit
 def dequantize_mxfp8_kernel(
     levels_ptr,
     exponent_ptr,
@@ -40,7 +48,7 @@ def dequantize_mxfp8_kernel(
     ).to(tl.float32)
     exponent = tl.load(exponent_ptr + rows * stride_exponent_m, mask=row_mask)
     # scale = torch.exp2(exponent.float() - 127)
-    scale = tl.exp2(exponent.to(tl.float32) - 127)
+    scale = _exp2(exponent.to(tl.float32) - 127)
     # blocks = levels.float().unflatten(-1, (-1, 32)) * scale.unsqueeze(-1)
     blocks = levels * scale[:, None]
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], blocks, mask=mask)

@@ -14,6 +14,14 @@ import triton.language as tl
 
 
 @triton.jit
+def _exp2(x):
+    # tl.exp2 flushes denormal results to zero, torch keeps them
+    is_low = x < -126.0
+    power = tl.exp2(tl.where(is_low, x + 64.0, x))
+    return tl.where(is_low, power * 2.0**-64, power)
+
+
+@triton.jit
 def _rint(x):
     # float32 has no fraction from 2**23 on, so adding that rounds, ties to even
     size = tl.abs(x)
@@ -84,7 +92,7 @@ def quantize_mxfp4_kernel(
     size = _nan_max(tl.where(mask, size_largest, float("-inf")), axis=1)
     # exponent = torch.floor(torch.log2(size.clamp(min=2.0 ** (-120)))) - 2
     exponent = tl.floor(tl.log2(_nan_maximum(size, 7.52316384526264e-37))) - 2
-    value = tl.exp2(-exponent)
+    value = _exp2(-exponent)
     low_size = _nan_minimum(magnitude * value[:, None], 6.0)
     # low_large = torch.where(low_size < 4, low_size.round(), (low_size / 2).round() +
     # 2)

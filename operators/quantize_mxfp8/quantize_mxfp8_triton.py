@@ -14,6 +14,14 @@ import triton.language as tl
 
 
 @triton.jit
+def _exp2(x):
+    # tl.exp2 flushes denormal results to zero, torch keeps them
+    is_low = x < -126.0
+    power = tl.exp2(tl.where(is_low, x + 64.0, x))
+    return tl.where(is_low, power * 2.0**-64, power)
+
+
+@triton.jit
 def _nan_maximum(a, b):
     # torch propagates NaN, tl.maximum by default drops it
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
@@ -66,7 +74,7 @@ def quantize_mxfp8_kernel(
     exponent_2 = _clamp(exponent, -127, 127)
     # levels = (blocks * torch.exp2(-exponent)).clamp(-448,
     # 448).to(torch.float8_e4m3fn)
-    value = tl.exp2(-exponent_2)
+    value = _exp2(-exponent_2)
     levels = _clamp(x * value[:, None], -448, 448)
     # return (levels.flatten(-2), (exponent + 127).squeeze(-1).to(torch.uint8))
     exponent_3 = (exponent_2 + 127).to(tl.uint8)

@@ -253,7 +253,7 @@ class Walk:
         for row in weights.rows:
             power = ir.Apply("sub", (power, self.builder.value(row, (self.writer.m,))), self.tile)
         made = ir.Name(self.names.get(weights.value) or "weights", self.tile)
-        yield ir.Let((made.text,), ir.Apply("exp2", (power,), self.tile))
+        yield ir.Let((made.text,), ir.Apply("exp2_flushed", (power,), self.tile))
         if hides:
             yield from self._masked(made)
         hidden = dict(self.body.hidden)

@@ -12,6 +12,14 @@ import triton.language as tl
 
 
 @triton.jit
+def _exp2(x):
+    # tl.exp2 flushes denormal results to zero, torch keeps them
+    is_low = x < -126.0
+    power = tl.exp2(tl.where(is_low, x + 64.0, x))
+    return tl.where(is_low, power * 2.0**-64, power)
+
+
+@triton.jit
 def attention_sinks_backward_sinks_kernel(
     sinks_ptr,
     lse_ptr,
@@ -63,7 +71,7 @@ def attention_sinks_backward_sinks_kernel(
     # sink_power = sinks.reshape(-1, 1, 1) * 1.4426950408889634
     sink_power = sinks * 1.4426950408889634
     # sink_weight = torch.exp2(sink_power - lse)
-    sink_weight = tl.exp2(sink_power[:, None] - lse)
+    sink_weight = _exp2(sink_power[:, None] - lse)
     # row_sum = (sink_weight * delta).sum(dim=(0, 2), keepdim=True)
     row_sum = tl.sum(tl.where(mask, sink_weight * delta, 0.0), axis=1)
     # grad_sinks = (-row_sum.reshape(-1, 1, 1)).reshape(-1)
@@ -114,7 +122,7 @@ def attention_sinks_backward_sinks_row_kernel(
     # sink_power = sinks.reshape(-1, 1, 1) * 1.4426950408889634
     sink_power = sinks * 1.4426950408889634
     # sink_weight = torch.exp2(sink_power - lse)
-    sink_weight = tl.exp2(sink_power - lse)
+    sink_weight = _exp2(sink_power - lse)
     # row_sum = (sink_weight * delta).sum(dim=(0, 2), keepdim=True)
     row_sum = tl.sum(tl.where(mask, sink_weight * delta, 0.0), axis=0)
     # grad_sinks = (-row_sum.reshape(-1, 1, 1)).reshape(-1)
@@ -175,7 +183,7 @@ def attention_sinks_backward_sinks_split_kernel(
             eviction_policy="evict_first",
         )
         # sink_weight = torch.exp2(sink_power - lse)
-        sink_weight = tl.exp2(sink_power - lse)
+        sink_weight = _exp2(sink_power - lse)
         row_sum_acc += tl.where(mask, sink_weight * delta, 0.0)
     row_sum = tl.sum(row_sum_acc, axis=0)
     tl.store(row_sum_parts_ptr + split.to(tl.int64) * M + row, row_sum)

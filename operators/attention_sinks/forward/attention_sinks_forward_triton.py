@@ -21,6 +21,14 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 
 @triton.jit
+def _exp2(x):
+    # tl.exp2 flushes denormal results to zero, torch keeps them
+    is_low = x < -126.0
+    power = tl.exp2(tl.where(is_low, x + 64.0, x))
+    return tl.where(is_low, power * 2.0**-64, power)
+
+
+@triton.jit
 def _nan_maximum(a, b):
     # torch propagates NaN, tl.maximum by default drops it
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
@@ -112,9 +120,9 @@ def attention_sinks_forward_kernel(
     # finite_max = torch.where(greatest == -math.inf, 0.0, greatest)
     finite_max = tl.where(greatest == float("-inf"), 0.0, greatest)
     # numerator = torch.exp2(powers - finite_max)
-    value = tl.exp2(row_max - finite_max)
+    value = _exp2(row_max - finite_max)
     # total = row_sum + torch.exp2(sink_power - finite_max)
-    total = row_sum * value + tl.exp2(sink_power - finite_max)
+    total = row_sum * value + _exp2(sink_power - finite_max)
     ratio = out * value[:, None] / total[:, None]
     # lse = finite_max + torch.log2(total)
     lse = finite_max + tl.log2(total)
@@ -264,9 +272,9 @@ def attention_sinks_forward_tiles_kernel(
     # finite_max = torch.where(greatest == -math.inf, 0.0, greatest)
     finite_max = tl.where(greatest == float("-inf"), 0.0, greatest)
     # numerator = torch.exp2(powers - finite_max)
-    value = tl.exp2(row_max - finite_max)
+    value = _exp2(row_max - finite_max)
     # total = row_sum + torch.exp2(sink_power - finite_max)
-    total = row_sum * value + tl.exp2(sink_power - finite_max)
+    total = row_sum * value + _exp2(sink_power - finite_max)
     ratio = out * value[:, None] / total[:, None]
     # lse = finite_max + torch.log2(total)
     lse = finite_max + tl.log2(total)
