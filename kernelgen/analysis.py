@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -133,8 +133,8 @@ def work(plan: Plan, case: Case) -> Work:
     else:
         body, kept = body_of(plan), kept_inputs(plan)
         read = _read(body, case, sizes)
-        operations = flops(body, case)
         multiplied = tuple(product_work(p, case) for p in products(plan))
+        operations = flops(body, case, multiplied)
     inputs = [t for t in plan.spec.inputs if t.name in read.keys() - kept.keys()]
     outputs = [t for t in plan.spec.outputs if t.name not in kept.values()]
     return Work(
@@ -176,18 +176,26 @@ def product_work(product: Product, case: Case) -> ProductWork:
     )  # fmt: skip
 
 
-def flops(body: Body, case: Case) -> int:
+def flops(body: Body, case: Case, multiplied: Sequence[ProductWork] = ()) -> int:
     """Operations of the reference for one case: a map operation once an element of its result, a reduction once an
-    element of its operand. Sums of products are counted apart."""
-    total = 0
+    element of its operand. Sums of products are counted apart, and of what has an element for each of these what masks
+    leave of them."""
+    seen = {
+        batch * p.rows * side: p.left / (p.rows * p.columns * p.summed)
+        for p in multiplied
+        if p.left is not None and (side := max(p.columns, p.summed)) > min(p.columns, p.summed) > 0 < p.rows
+        for batch in (1, p.batch)
+    }
+    total = 0.0
     for value in body.lowered.values:
         if value.op == DOT:
             continue
         axes: Iterable[int] = value.axes
         if value.op in REDUCTIONS and isinstance(value.args[0], Use):
             axes = body.lowered.values[value.args[0].value].axes
-        total += OPERATIONS[value.op].flops * elements(body, case, axes)
-    return total
+        count = elements(body, case, axes)
+        total += OPERATIONS[value.op].flops * count * seen.get(count, 1.0)
+    return round(total)
 
 
 def step_works(plan: StepsPlan, case: Case) -> list[tuple[int, int]]:

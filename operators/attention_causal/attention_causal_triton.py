@@ -290,7 +290,7 @@ SCHEDULES = (
         128,
         2,
         attention_causal_tiles_kernel,
-        {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
+        {"BLOCK_M": 64, "BLOCK_N": 32, "num_stages": 4, "num_warps": 4},
     ),
     (
         512,

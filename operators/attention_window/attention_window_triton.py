@@ -252,7 +252,7 @@ SCHEDULES = (
         128,
         2,
         attention_window_kernel,
-        {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
+        {"BLOCK_M": 64, "BLOCK_N": 32, "num_stages": 3, "num_warps": 4},
     ),
     (
         None,
