@@ -14,13 +14,15 @@ import pytest
 
 from kernelgen import devices
 from kernelgen.analysis import Work
-from kernelgen.evaluate import Candidate, Evaluator, Limits, evaluator, profile, source_hash
+from kernelgen.errors import NoDeviceError
+from kernelgen.evaluate import Candidate, Evaluator, Limits, begun, evaluator, profile, source_hash
 from kernelgen.evaluate.base import SAME_CODE
+from kernelgen.evaluate.cpu import CpuEvaluator
 from kernelgen.evaluate.cuda import CudaEvaluator, heats
 from kernelgen.outcomes import Evaluation, Status, evaluation_from_json, to_json
 from kernelgen.plan import KernelPlan, Schedule, TableRow
 from kernelgen.spec.model import Case, OperatorSpec, Place, TensorSpec
-from kernelgen.worker.client import Failed
+from kernelgen.worker.client import Failed, Worker
 
 QUARTET = Path(__file__).parent / "quartets" / "scale"
 SOURCE = (QUARTET / "scale_triton.py").read_text()
@@ -106,6 +108,71 @@ def test_accuracy_cases_are_compiled_before_the_device_is_asked_for_them(
         assert found.verify(CURRENT).status is Status.OK
         assert found.verify(broken).status is Status.OK  # the run would say that it does not compile
     assert asked == [(case["label"], ["[3]", "[5]"]) for case in (*cases, *cases)]
+
+
+class Played:
+    """A process that verifies; `cannot`: it does not start, `fails`: on which case."""
+
+    def __init__(self, name: str, asked: list[tuple[str, str]], cannot: bool = False, fails: str = "") -> None:
+        self._name, self._asked, self._cannot, self._fails = name, asked, cannot, fails
+
+    def start(self) -> None:
+        if self._cannot:
+            raise NoDeviceError("the device is another process's")
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+    def call(self, op: str, args: dict[str, object], limit_s: float) -> dict[str, object]:
+        label = str(cast(dict[str, object], args["case"])["label"])
+        self._asked.append((self._name, label))
+        time.sleep(0.02)
+        if label == self._fails:
+            raise Failed(Status.TIMEOUT, "not finished")
+        return {"label": label}
+
+
+@pytest.mark.parametrize("cannot", [False, True])
+def test_several_processes_verify_and_the_one_that_times_takes_what_is_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cannot: bool
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    sizes = [3, 2**26, *range(5, 25)]
+    cases = [
+        {"sizes": {"...": [rows], "D": 2}, "dtypes": {"T": "float32"}, "label": f"[{rows}]", "layout": "sliced"}
+        for rows in sizes
+    ]
+    plan = KernelPlan(spec(), "pointwise", None, (TableRow((), SCHEDULE),))
+    asked: list[tuple[str, str]] = []
+    with CudaEvaluator(devices.find("cpu"), plan, QUARTET, tmp_path / "c", work, 2, Limits(), "run") as found:
+        found.runner = cast(Worker, Played("runner", asked))
+        found._crew.checkers = tuple(cast(Worker, Played(f"checker {n}", asked, cannot)) for n in range(2))
+        reports = list(found._accuracy(CURRENT, cases))
+        assert [report["label"] for report in reports] == [case["label"] for case in cases]
+        assert asked[-1] == ("runner", f"[{2**26}]")
+        assert sorted(label for _, label in asked) == sorted(case["label"] for case in cases)
+        assert len({name for name, _ in asked}) == (1 if cannot else 3)
+        asked.clear()
+        found._crew.checkers = (cast(Worker, Played("checker", asked)),)
+        found.runner = cast(Worker, Played("runner", asked, fails="[5]"))
+        with pytest.raises(Failed, match=r"\[5\]: not finished"):
+            list(found._accuracy(CURRENT, [case for case in cases if case["label"] == "[5]"]))
+
+
+def test_processes_that_begin_early_are_the_evaluators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert begun(devices.find("cpu"), QUARTET, tmp_path / "logs") is None
+    assert not (tmp_path / "logs").exists()
+    plan = KernelPlan(spec(), "pointwise", None, (TableRow((), SCHEDULE),))
+    with CpuEvaluator.crew(devices.find("cpu"), (QUARTET, tmp_path), "verify") as crew:
+        crew.begin()
+        crew.compiling.start()
+        before = crew.compiling.pid
+        with evaluator(devices.find("cpu"), plan, QUARTET, tmp_path / "c", work, jobs=2, crew=crew) as found:
+            assert found.facts(CURRENT, CURRENT.cases[:1])
+            assert crew.compiling.pid == before
+    assert not crew.folder.exists()
+    assert crew.compiling.pid is None
 
 
 def test_a_search_yields_every_candidate_with_its_outcome(cpu: Evaluator) -> None:

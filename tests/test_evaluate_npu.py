@@ -163,7 +163,7 @@ def msprof_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("msprof_on_the_path")
 def test_msprof_is_asked_where_it_is(on_an_npu: NpuEvaluator, monkeypatch: pytest.MonkeyPatch) -> None:
     """It runs the candidate, here on the simulated NPU; traffic that was counted says more than needed bytes do."""
-    on_an_npu._profile_env["KERNELGEN_SIMULATED_NPU"] = "ascend910b3"
+    on_an_npu._crew.profile_environment["KERNELGEN_SIMULATED_NPU"] = "ascend910b3"
     counters = profiled(on_an_npu, "", monkeypatch)
     facts = on_an_npu.device.npu
     assert counters.source == "msprof op"

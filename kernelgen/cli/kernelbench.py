@@ -17,7 +17,17 @@ from kernelgen.settings import MAX_ROUNDS, among, checked, positive, resolve, wh
 from kernelgen.spec.model import PRECISIONS
 
 if TYPE_CHECKING:
-    from kernelgen.kernelbench import Outcome
+    from kernelgen.kernelbench import Asked, Outcome
+
+
+Dtypes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dtype",
+        metavar="NAME|all",
+        help="Verify small shapes in this dtype. Default: float32, as KernelBench; all: every dtype of the spec.",
+    ),
+]
 
 
 def kernelbench(
@@ -44,14 +54,7 @@ def kernelbench(
         str | None,
         typer.Option("--optimize", metavar="N", help="Run N rounds on each correct kernel, then time it again."),
     ] = None,
-    dtype: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--dtype",
-            metavar="NAME|all",
-            help="Verify small shapes in this dtype. Default: float32, as KernelBench; all: every dtype of the spec.",
-        ),
-    ] = None,
+    dtype: Dtypes = None,
     precision: Annotated[str | None, typer.Option("--precision", metavar="|".join(PRECISIONS), help=PRECISION)] = None,
     again: Annotated[bool, typer.Option("--again", help="Rerun problems that the journal already has.")] = False,
     gpus: fleet.Gpus = None,
@@ -71,14 +74,13 @@ def kernelbench(
     files = benchmark.problems(folder, checked("--level", level, whole(1, 4)), only or ())
     where = fleet.asked(gpus, workers, ray, False)
     seconds = checked("--limit-s", limit_s, positive())
-    rounds = 0 if optimize is None else checked("--optimize", optimize, whole(1, MAX_ROUNDS))
-    precise = None if precision is None else checked("--precision", precision, among(PRECISIONS))
-    given = [checked("--dtype", one, among((*benchmark.DTYPES, "all"))) for one in dtype or benchmark.DTYPES[:1]]
-    asked = benchmark.Asked(rounds, precise, () if "all" in given else tuple(given))
+    asked = _asked(optimize, precision, dtype)
     if where is not None:
         from kernelgen.cli.fleet_bench import problems_side_by_side
 
-        options = arguments(limit_s=seconds, optimize=rounds or None, dtype=dtype, precision=precise, device=device)
+        options = arguments(
+            limit_s=seconds, optimize=asked.rounds or None, dtype=dtype, precision=asked.precision, device=device
+        )
         settings = resolve({"device": device})
         return _told(problems_side_by_side(files, out, options, asked, again, where, settings, _say), json)
     here = find(resolve({"device": device}).device)
@@ -88,6 +90,16 @@ def kernelbench(
     at_once = len(each) if jobs is None else checked("--jobs", jobs, whole(1, 64))
     key = here.facts.key if here.measures else "cpu"
     return _told(benchmark.run(files, out, seconds, key, _say, asked, again, at_once, each), json)
+
+
+def _asked(optimize: str | None, precision: str | None, dtype: list[str] | None) -> Asked:
+    """The options that a problem's outcome depends on. Raises UsageError."""
+    from kernelgen import kernelbench as benchmark
+
+    rounds = 0 if optimize is None else checked("--optimize", optimize, whole(1, MAX_ROUNDS))
+    precise = None if precision is None else checked("--precision", precision, among(PRECISIONS))
+    given = [checked("--dtype", one, among((*benchmark.DTYPES, "all"))) for one in dtype or benchmark.DTYPES[:1]]
+    return benchmark.Asked(rounds, precise, () if "all" in given else tuple(given))
 
 
 def _told(outcomes: list[Outcome], json: bool) -> int:

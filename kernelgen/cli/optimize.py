@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
@@ -51,6 +52,7 @@ from kernelgen.spec.model import CUSTOM, ON_REQUEST, STRATEGIES, WRITING
 if TYPE_CHECKING:
     from kernelgen.cli.progress import Progress
     from kernelgen.devices import Device
+    from kernelgen.evaluate import Crew
     from kernelgen.optimization import Options, RunResult
     from kernelgen.plan import Plan
     from kernelgen.spec.model import Case, OperatorSpec
@@ -202,6 +204,23 @@ def _one(name: str, asked: _Asked) -> tuple[int, Any]:
     if asked.dry_run:
         _check_strategies(generation.plan_of(spec, options.operators, chip))  # says what is wrong with the reference
         return 0, _announce(spec, cases, here, options, quartet, asked.json)
+    with begun(here, quartet, options) as crew:
+        return _played(written, spec, cases, asked, options, quartet, crew)
+
+
+def _played(
+    written: OperatorSpec,
+    spec: OperatorSpec,
+    cases: tuple[Case, ...],
+    asked: _Asked,
+    options: Options,
+    quartet: Quartet,
+    crew: Crew | None,
+) -> tuple[int, Any]:
+    from kernelgen import generation
+
+    settings, here = asked.settings, asked.device
+    chip = generation.chip_of(here)
     if needs_model(written, options.operators):
         first_kernel(written, options.operators, settings, here, force=asked.force)
     elif not quartet.file("triton").is_file():
@@ -216,7 +235,7 @@ def _one(name: str, asked: _Asked) -> tuple[int, Any]:
     options = replace(options, **knowledge.told(plan, here.facts.name, options.tuning))
     if asked.adopt is not None:
         options = replace(options, rounds=1, adopted=_edited(asked.adopt, plan, options.operators))
-    result = played(plan, here, options, settings.jobs, asked.json)
+    result = played(plan, here, options, settings.jobs, asked.json, crew=crew)
     kept = not asked.adopt or any(one.kept for one in result.rounds[1:])
     code = 0 if result.works and kept else WrongOrSlowError.exit_code
     if not asked.json:
@@ -298,8 +317,28 @@ def _options(settings: Settings, spec: OperatorSpec, device: Device, force: bool
     return replace(options, candidates=settings.candidates) if settings.candidates else options
 
 
+@contextmanager
+def begun(device: Device, quartet: Quartet, options: Options) -> Iterator[Crew | None]:
+    """What will run candidates of an operator that is generated, starting while its spec is traced."""
+    from kernelgen import evaluate
+
+    there = quartet.file("triton").is_file()
+    crew = evaluate.begun(device, quartet.folder, options.logs / quartet.name) if there else None
+    try:
+        yield crew
+    finally:
+        if crew is not None:
+            crew.close()
+
+
 def played(
-    plan: Plan, device: Device, options: Options, jobs: int | None, json: bool, progress: Progress | None = None
+    plan: Plan,
+    device: Device,
+    options: Options,
+    jobs: int | None,
+    json: bool,
+    progress: Progress | None = None,
+    crew: Crew | None = None,
 ) -> RunResult:
     """Play the rounds, with progress on stderr."""
     from kernelgen.analysis import work
@@ -310,7 +349,8 @@ def played(
     from kernelgen.optimization import optimize as play
 
     def start(store: Path) -> Evaluator:
-        return evaluator(device, plan, options.operators / plan.spec.folder, store, partial(work, plan), jobs=jobs)
+        folder = options.operators / plan.spec.folder
+        return evaluator(device, plan, folder, store, partial(work, plan), jobs=jobs, crew=crew)
 
     progress = progress or Lines()
     try:

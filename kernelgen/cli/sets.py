@@ -14,7 +14,7 @@ from kernelgen.errors import UsageError
 
 if TYPE_CHECKING:
     from kernelgen.devices import Device
-    from kernelgen.evaluate import Candidate
+    from kernelgen.evaluate import Candidate, Crew
     from kernelgen.evaluate.kernels import KernelRow
     from kernelgen.plan import Plan, ScheduleSet
     from kernelgen.spec.model import Case
@@ -60,7 +60,14 @@ def wanted_of_set(plan: Plan, named: ScheduleSet) -> Wanted:
 
 
 def side_by_side(
-    plan: Plan, name: str, named: ScheduleSet, here: Device, jobs: int | None, csv_file: Path | None, dry: bool
+    plan: Plan,
+    name: str,
+    named: ScheduleSet,
+    here: Device,
+    jobs: int | None,
+    csv_file: Path | None,
+    dry: bool,
+    crew: Crew | None,
 ) -> tuple[int, Any]:
     """A row for each schedule of a set, measured on a GPU and predicted without one; as CSV, and as the document."""
     from kernelgen.cli.profile import write
@@ -70,7 +77,7 @@ def side_by_side(
     wanted = wanted_of_set(plan, named)
     if dry:
         return 0, [{"configuration": label, "case": case.label} for label, _, case in wanted]
-    rows, code = _rows(plan, wanted, here, jobs)
+    rows, code = _rows(plan, wanted, here, jobs, crew)
     file = csv_file or LOGS / plan.spec.name / f"{name.replace(',', 'x')}.csv"
     write(rows, file)
     note(f"{len(rows)} rows in {file}")
@@ -94,7 +101,7 @@ def show(found: list[dict[str, Any]]) -> None:
         print(f"fastest on {case}: {best}")
 
 
-def _rows(plan: Plan, wanted: Wanted, here: Device, jobs: int | None) -> tuple[list[KernelRow], int]:
+def _rows(plan: Plan, wanted: Wanted, here: Device, jobs: int | None, crew: Crew | None) -> tuple[list[KernelRow], int]:
     from kernelgen import generation
     from kernelgen.analysis import work
     from kernelgen.cli.profile import gathered
@@ -109,8 +116,8 @@ def _rows(plan: Plan, wanted: Wanted, here: Device, jobs: int | None) -> tuple[l
     if not here.measures:
         note(f"no GPU found: every time is predicted, for {here.facts.name}")
     with (
-        TemporaryDirectory(prefix="kernelgen-") as store,
-        evaluator(here, plan, quartet.folder, Path(store), partial(work, plan), jobs=jobs) as run,
+        TemporaryDirectory(prefix="kernelgen-", dir=crew.folder if crew else None) as store,
+        evaluator(here, plan, quartet.folder, Path(store), partial(work, plan), jobs=jobs, crew=crew) as run,
     ):
         assert isinstance(run, CudaEvaluator | CpuEvaluator)
         run.ahead([candidate for _, candidate, _ in wanted])

@@ -11,7 +11,7 @@ import typer
 from kernelgen.cli import fleet
 from kernelgen.cli.names import Quartet, meant_specs, root_of
 from kernelgen.cli.new import load
-from kernelgen.cli.optimize import Dtypes, Fresh, Jobs, MaxMinutes, chosen, each_of, played, show_result
+from kernelgen.cli.optimize import Dtypes, Fresh, Jobs, MaxMinutes, begun, chosen, each_of, played, show_result
 from kernelgen.cli.terminal import (
     Arch,
     DeviceName,
@@ -32,9 +32,10 @@ from kernelgen.spec.model import CUSTOM
 
 if TYPE_CHECKING:
     from kernelgen.devices import Device
+    from kernelgen.evaluate import Crew
     from kernelgen.optimization import Options
     from kernelgen.plan import Plan
-    from kernelgen.spec.model import OperatorSpec
+    from kernelgen.spec.model import Case, OperatorSpec
     from kernelgen.strategies import Context, Tuning
     from kernelgen.strategies.searching import Row
 
@@ -155,10 +156,6 @@ class _Asked:
 
 def _one(name: str, asked: _Asked) -> tuple[int, Any]:
     """Search one operator's space, and print what was found or return it as the document."""
-    from kernelgen import generation
-    from kernelgen.cli.knowledge import told
-    from kernelgen.cli.sets import show, side_by_side
-    from kernelgen.families import sets as sets_of
     from kernelgen.optimization import Options as Given
 
     here, written = asked.device, load(name)
@@ -167,12 +164,28 @@ def _one(name: str, asked: _Asked) -> tuple[int, Any]:
             f"{written.name}: its kernel was written by a language model and has no configurations to search"
         )
     cases = chosen(written, list(asked.dtypes), list(asked.only), list(asked.skip))
-    spec = replace(written, performance=cases, optimization_strategies=("tune",))
-    root, chip = root_of(here), generation.chip_of(here)
-    plan = replace(generation.plan_of(written, root, chip), spec=spec)
+    limit = asked.settings.max_minutes
+    options = Given(root_of(here), rounds=1, max_minutes=limit, force=asked.force, fresh=asked.fresh)
+    quartet = Quartet(written.name, options.operators / written.folder)
+    if asked.dry_run:
+        return _searched(written, cases, asked, options, None)
+    with begun(here, quartet, options) as crew:
+        return _searched(written, cases, asked, options, crew)
+
+
+def _searched(
+    written: OperatorSpec, cases: tuple[Case, ...], asked: _Asked, options: Options, crew: Crew | None
+) -> tuple[int, Any]:
+    from kernelgen import generation
+    from kernelgen.cli.knowledge import told
+    from kernelgen.cli.sets import show, side_by_side
+    from kernelgen.families import sets as sets_of
+
+    here, spec = asked.device, replace(written, performance=cases, optimization_strategies=("tune",))
+    plan = replace(generation.plan_of(written, options.operators, generation.chip_of(here)), spec=spec)
     if named := sets_of(plan).get(asked.configs or ""):
         name, jobs = str(asked.configs), asked.settings.jobs
-        code, document = side_by_side(plan, name, named, here, jobs, asked.csv_file, asked.dry_run)
+        code, document = side_by_side(plan, name, named, here, jobs, asked.csv_file, asked.dry_run, crew)
         if not asked.json:
             show(document)
         return code, document
@@ -185,14 +198,18 @@ def _one(name: str, asked: _Asked) -> tuple[int, Any]:
         raise NoDeviceError(
             "tune needs a GPU, and none was found: --dry-run prints the search space, --replay evaluates the search"
         )
-    limit = asked.settings.max_minutes
-    options = Given(root, rounds=1, max_minutes=limit, force=asked.force, fresh=asked.fresh)
     options = replace(options, **told(plan, here.facts.name, asked.tuning))
-    return _run(written, context, here, options, asked.settings.jobs, asked.json)
+    return _run(written, context, here, options, asked.settings.jobs, asked.json, crew)
 
 
 def _run(
-    written: OperatorSpec, context: Context, here: Device, options: Options, jobs: int | None, json: bool
+    written: OperatorSpec,
+    context: Context,
+    here: Device,
+    options: Options,
+    jobs: int | None,
+    json: bool,
+    crew: Crew | None,
 ) -> tuple[int, Any]:
     """Search, and print what was found; 130 where Ctrl-C ended the search."""
     from kernelgen import generation
@@ -204,7 +221,7 @@ def _run(
         generation.new(written, options.operators, force=options.force, chip=generation.chip_of(here))
         note(f"{plan.spec.name} had no kernel yet; generated in {quartet.folder}")
     searches = sum(bool(context.bound(row)) for row in range(len(plan.table)))
-    result = played(plan, here, options, jobs, json, TuneProgress(context.tuning.evaluations * searches))
+    result = played(plan, here, options, jobs, json, TuneProgress(context.tuning.evaluations * searches), crew)
     code = INTERRUPTED if _was_stopped(result.folder) else 0 if result.works else WrongOrSlowError.exit_code
     if json:
         return code, to_json(result)

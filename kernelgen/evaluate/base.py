@@ -14,17 +14,14 @@ from types import TracebackType
 from typing import Any
 
 from kernelgen.analysis import Work
-from kernelgen.devices import Device, cache_folder
+from kernelgen.devices import Device
 from kernelgen.evaluate.candidate import Candidate, keep
 from kernelgen.evaluate.compiling import Compiled, Compiler, facts_of
+from kernelgen.evaluate.crew import Crew
 from kernelgen.outcomes import AccuracyResult, Counters, Evaluation, StaticFacts, Status
 from kernelgen.plan import Plan
 from kernelgen.spec.model import Case
-from kernelgen.worker import private
-from kernelgen.worker.client import Failed, Worker
-from kernelgen.worker.confine import Confinement
-from kernelgen.worker.process import environment
-from kernelgen.worker.protocol import OWNERS
+from kernelgen.worker.client import Failed
 
 OPPONENTS = ("eager", "compile")
 """What is always shown; the judge also knows "max-autotune"."""
@@ -64,6 +61,8 @@ class Evaluator(ABC):
 
     measures: bool
     """False: every time is a prediction."""
+    begins_early = False
+    """Whether its processes take long to start, and may do so before it is known what they are to do."""
     compile_role = "compile"
     """The worker that compiles."""
 
@@ -77,6 +76,7 @@ class Evaluator(ABC):
         jobs: int,
         limits: Limits,
         run_role: str,
+        crew: Crew | None = None,
     ) -> None:
         self.device = device
         self.spec = plan.spec
@@ -85,17 +85,9 @@ class Evaluator(ABC):
         self.work = work
         self.limits = limits
         store.mkdir(parents=True, exist_ok=True)  # a worker may read what is there when it starts
-        self._private = private.make(cache_folder() / "work")
-        shared, cwd = {**private.variables(self._private), **self.variables()}, self._private / "cwd"
-        read, write = (str(quartet), str(store), *self.folders()), (str(self._private),)
-        # One thread each: the children of the fork server are many, and torch's threads would fight over the cores.
-        compiling = Confinement(read, write)
-        self._compile_worker = Worker(self.compile_role, {**shared, "OMP_NUM_THREADS": "1"}, cwd, compiling)
-        run_environment = {**shared, **dict(device.environment)}
-        running = Confinement(read, write, gpu=run_role in OWNERS)
-        self.runner = Worker(run_role, run_environment, cwd, running)
-        self.second = Worker(run_role, run_environment, cwd, running)  # for what is done beside, where anything is
-        self._profile_env = environment(run_environment)
+        self._crew = crew or self.crew(device, (quartet, store), run_role)
+        self._private = self._crew.folder
+        self._compile_worker, self.runner, self.second = self._crew.compiling, self._crew.runner, self._crew.second
         self._compiler = self._make_compiler(store)
         self._pool = ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="kernelgen-evaluate")
 
@@ -108,10 +100,8 @@ class Evaluator(ABC):
     def close(self) -> None:
         """End every worker process at once; requests still open fail."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-        for worker in (self._compile_worker, self.runner, self.second):
-            worker.close()
+        self._crew.close()
         self._pool.shutdown(wait=True)
-        private.remove(self._private)
 
     def expect(self, cases: Sequence[Case], *, counters: bool) -> None:  # noqa: B027  where nothing takes long
         """`baselines` will be asked for on these cases, and `profile` where counters count: what takes long to start is
@@ -121,11 +111,18 @@ class Evaluator(ABC):
         """What the process that runs candidates is held to, and what this machine cannot do. Raises Failed."""
         return self.runner.confinement()
 
-    def variables(self) -> dict[str, str]:
+    @classmethod
+    def crew(cls, device: Device, readable: Sequence[Path], run_role: str) -> Crew:
+        """The processes of an evaluator, which may read some folders."""
+        return Crew((*readable, *cls.folders()), run_role, cls.compile_role, cls.variables(), dict(device.environment))
+
+    @classmethod
+    def variables(cls) -> dict[str, str]:
         """What the workers of this evaluator need in their environment."""
         return {}
 
-    def folders(self) -> tuple[str, ...]:
+    @classmethod
+    def folders(cls) -> tuple[Path, ...]:
         """What they must be able to read beside the quartet and the candidates."""
         return ()
 

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from kernelgen.analysis import floor_us
+from kernelgen.devices import Device
 from kernelgen.errors import NoDeviceError
 from kernelgen.evaluate import kernels, profile
-from kernelgen.evaluate.base import OPPONENTS, Evaluator, failed
+from kernelgen.evaluate.base import OPPONENTS, Evaluator, cores, failed
 from kernelgen.evaluate.candidate import Candidate
 from kernelgen.evaluate.candidate import keep as kept
 from kernelgen.evaluate.compiling import Compiled, facts_of
+from kernelgen.evaluate.crew import Crew
 from kernelgen.evaluate.kernels import KernelRow
 from kernelgen.outcomes import CaseTiming, Counters, Evaluation, Interval, Status
 from kernelgen.search.racing import STAGES
 from kernelgen.spec.model import Case
-from kernelgen.worker.client import Failed
+from kernelgen.worker.client import Failed, Worker
 
+MOST_CHECKERS, CORES_EACH = 3, 4
+"""Processes that verify beside the runner, and the cores that one of them should find: each keeps one busy."""
+HEAVY = 2**26
+"""A case with a tensor of more elements is judged when no other is: its oracle takes gigabytes."""
 CONTIGUOUS = "contiguous"
 """How the inputs of a case lie that is compiled ahead."""
 HOPELESS = 1.5
@@ -45,6 +53,16 @@ class CudaEvaluator(Evaluator):
     """Every CaseTiming says "measured"; those of `final` and `baselines` have an interval."""
 
     measures = True
+    begins_early = True
+
+    @classmethod
+    def crew(cls, device: Device, readable: Sequence[Path], run_role: str) -> Crew:
+        """Where the device is here and cores are many, with processes that verify beside the runner."""
+        checkers = min(MOST_CHECKERS, cores() // CORES_EACH - 1) if device.measures and run_role == "run" else 0
+        return Crew(
+            (*readable, *cls.folders()), run_role, cls.compile_role, cls.variables(), dict(device.environment),
+            max(checkers, 0),
+        )  # fmt: skip
 
     @cached_property
     def _lead(self) -> dict[tuple[str, str], float]:
@@ -77,7 +95,7 @@ class CudaEvaluator(Evaluator):
     def _stand_by(self) -> None:
         """Have a profiler make its context, where nothing is timed: while a kernel is verified."""
         if self._standby is None:
-            self._standby = profile.standby(self._private / "tmp", self._profile_env)
+            self._standby = profile.standby(self._private / "tmp", self._crew.profile_environment)
 
     def _in_silence(self) -> None:
         """Until nothing works beside the runner, which is about to time something."""
@@ -102,7 +120,38 @@ class CudaEvaluator(Evaluator):
         that owns the device would compile one after the other. What does not compile says so where it is run."""
         own = [Case.from_json(case) for case in cases if case.get("layout", CONTIGUOUS) == CONTIGUOUS]
         wait([self._pool.submit(self._compiler.compile, candidate, [case]) for case in own])
-        yield from super()._accuracy(candidate, cases)
+        light = [n for n, case in enumerate(cases) if self._elements(case) <= HEAVY]
+        found: dict[int, Answer | Failed] = {}
+        waiting, args, others = deque(light), self._candidate_args(candidate), self._crew.checkers
+        with ThreadPoolExecutor(1 + len(others), thread_name_prefix="kernelgen-check") as pool:
+            for worker in (self.runner, *others):
+                pool.submit(self._check, worker, args, cases, waiting, found)
+        self._check(self.runner, args, cases, deque(n for n in range(len(cases)) if n not in found), found)
+        failed = [(n, one) for n, one in sorted(found.items()) if isinstance(one, Failed)]
+        for n, failure in failed[:1]:
+            raise Failed(failure.status, f"{cases[n]['label']}: {failure.message}")
+        yield from (found[n] for n in range(len(cases)))  # type: ignore[misc]  # no failure is left
+
+    def _elements(self, case: dict[str, Any]) -> int:
+        """The largest of the tensors of a case."""
+        sizes = Case.from_json(case)
+        return max((prod(sizes.shape(t.shape)) for t in (*self.spec.inputs, *self.spec.outputs)), default=0)
+
+    def _check(
+        self, worker: Worker, args: dict[str, object], cases: Sequence[dict[str, Any]], waiting: deque[int],
+        found: dict[int, Answer | Failed],
+    ) -> None:  # fmt: skip
+        """Have a process judge case after case until none waits, or one has failed. One that does not start takes none:
+        where a device is one process's alone, the runner judges all."""
+        if worker is not self.runner:
+            worker.start()  # NoDeviceError ends this thread
+        with suppress(IndexError):
+            while not any(isinstance(one, Failed) for one in tuple(found.values())):
+                n = waiting.popleft()
+                try:
+                    found[n] = worker.call("accuracy", {**args, "case": cases[n]}, self.limits.accuracy_s)
+                except Failed as failure:
+                    found[n] = failure
 
     def _race(
         self, candidate: Candidate, compiled: dict[str, Compiled], current: Candidate, before: dict[str, Compiled]
@@ -176,7 +225,7 @@ class CudaEvaluator(Evaluator):
         """What each kernel of a call did, and why not ncu said so where it did not. Raises Failed."""
         launches = self._compiler.compile(candidate, [case])[case.label].facts
         request: dict[str, object] = {**self._candidate_args(candidate), "case": case.to_json()}
-        text, why = profile.whole_call(request, launches, self._profile_env, self.limits.profile_s, keep)
+        text, why = profile.whole_call(request, launches, self._crew.profile_environment, self.limits.profile_s, keep)
         rows = kernels.of_ncu(case.label, configuration, text, self.work(case))
         if rows:
             return rows, ""
@@ -192,7 +241,7 @@ class CudaEvaluator(Evaluator):
     def trace(self, candidate: Candidate, case: Case, path: Path) -> str:
         """Write a Chrome trace of a call; what went wrong, empty where nothing did."""
         request = {**self._candidate_args(candidate), "case": case.to_json(), "trace": str(path)}
-        said = profile.output_of(profile.once(request), self._profile_env, self.limits.profile_s)
+        said = profile.output_of(profile.once(request), self._crew.profile_environment, self.limits.profile_s)
         return "" if path.is_file() else profile.last_line(said)
 
     def _collect(self, candidate: Candidate, ask: Callable[[], Iterator[tuple[Case, str, Answer]]]) -> Evaluation:

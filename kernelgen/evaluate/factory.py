@@ -9,6 +9,7 @@ from kernelgen.analysis import Work
 from kernelgen.devices import Device
 from kernelgen.evaluate.base import Evaluator, Limits, default_jobs
 from kernelgen.evaluate.cpu import CpuEvaluator
+from kernelgen.evaluate.crew import Crew
 from kernelgen.evaluate.cuda import CudaEvaluator
 from kernelgen.evaluate.lowered import LoweredEvaluator
 from kernelgen.evaluate.npu import NpuEvaluator, SimulatedEvaluator
@@ -34,13 +35,31 @@ def evaluator(
     *,
     jobs: int | None = None,
     limits: Limits | None = None,
+    crew: Crew | None = None,
 ) -> Evaluator:
     """An evaluator of the operator whose quartet lies in `quartet`; use it as a context manager.
 
     `store` is the folder where candidates' sources are kept by hash; `work` says what a case must do at the
-    least (`analysis.work` with the plan). No process starts before the first request.
+    least (`analysis.work` with the plan). No process starts before the first request, but for those of `crew`, which
+    are this evaluator's from now on.
     """
-    kind, role = EVALUATORS[device.name, device.measures, device.simulated]
+    kind, role = _kind(device)
     return kind(
-        device, plan, quartet.resolve(), store.resolve(), work, jobs or default_jobs(), limits or Limits(), role
+        device, plan, quartet.resolve(), store.resolve(), work, jobs or default_jobs(), limits or Limits(), role, crew
     )
+
+
+def begun(device: Device, quartet: Path, logs: Path) -> Crew | None:
+    """The processes of an evaluator of an operator, already starting beside what else is to be done before; None where
+    that takes no time. `logs`: the folder in which candidates will be stored."""
+    kind, role = _kind(device)
+    if not kind.begins_early:
+        return None
+    logs.mkdir(parents=True, exist_ok=True)
+    crew = kind.crew(device, (quartet.resolve(), logs.resolve()), role)
+    crew.begin()
+    return crew
+
+
+def _kind(device: Device) -> tuple[type[Evaluator], str]:
+    return EVALUATORS[device.name, device.measures, device.simulated]

@@ -64,11 +64,13 @@ class LoweredEvaluator(CpuEvaluator):
     def _measured(self) -> str:
         return ""
 
-    def variables(self) -> dict[str, str]:
+    @classmethod
+    def variables(cls) -> dict[str, str]:
         return ascend.environment()
 
-    def folders(self) -> tuple[str, ...]:
-        return ascend.folders()
+    @classmethod
+    def folders(cls) -> tuple[Path, ...]:
+        return tuple(map(Path, ascend.folders()))
 
     def _make_compiler(self, store: Path) -> Compiler:
         variables = {**private.variables(self._private), "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}

@@ -6,6 +6,7 @@ Only the simulated NPU, which runs the same requests, has tested this: no real o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from kernelgen import ascend
@@ -25,12 +26,15 @@ class NpuEvaluator(CudaEvaluator):
     """Every CaseTiming says "measured". Candidates are planned by the Ascend compiler before they run."""
 
     compile_role = "lowered"
+    begins_early = False
 
-    def variables(self) -> dict[str, str]:
+    @classmethod
+    def variables(cls) -> dict[str, str]:
         return ascend.environment()
 
-    def folders(self) -> tuple[str, ...]:
-        return ascend.folders()
+    @classmethod
+    def folders(cls) -> tuple[Path, ...]:
+        return tuple(map(Path, ascend.folders()))
 
     def _make_compiler(self, store: Any) -> Compiler:
         return LoweredCompiler(self._compile_worker, self.spec, self.device.npu, store)
@@ -47,7 +51,7 @@ class NpuEvaluator(CudaEvaluator):
             launches = self._compiler.compile(candidate, [case])[case.label].facts
             request = {**self._candidate_args(candidate), "case": case.to_json()}
             limit_s = self.limits.baseline_s
-            found = npu_profile.with_msprof(request, launches, self._profile_env, limit_s, self.device.npu)
+            found = npu_profile.with_msprof(request, launches, self._crew.profile_environment, limit_s, self.device.npu)
             if found is not None:
                 return found
             text = self.runner.call("details", request, limit_s)["kernel_details"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,6 +45,14 @@ def canary() -> Answer:
     if total != CANARY * (CANARY - 1):
         raise RuntimeError(f"the GPU does not add up: {total}")
     return {"gpu": torch.cuda.get_device_name()}
+
+
+def warm_up() -> Answer:
+    """Import what verifying and timing need, while nothing waits for it: seconds on a cold disk."""
+    torch.empty(1, device="meta").add(1)
+    for name in ("torch._dynamo", "torch._inductor.compile_fx"):
+        importlib.import_module(name)
+    return {}
 
 
 def race(
@@ -162,6 +171,7 @@ def _wide(x: torch.Tensor) -> torch.Tensor:
 
 OPERATIONS = {
     "canary": canary,
+    "warm_up": warm_up,
     "accuracy_cases": cases,
     "accuracy": accuracy.one_case,
     "race": race,
