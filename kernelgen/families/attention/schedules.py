@@ -35,6 +35,9 @@ keys: 505 us, 4.25 TB/s), more for fewer; of more heads a program each walks ove
 where heads share keys, took 0.54 of the time of 32 programs a head for 8 heads, and 0.94 for 512."""
 _FEW_HEADS = 16
 """Heads of a batch up to which torch's attention of one query was faster (H200)."""
+_FEW_KEYS = 1024
+"""Keys up to which a tile of queries is not shared: of 4 queries, 4 heads and 4096 keys four programs took 0.36 of the
+time of one (H200, docs/benchmarks/small.json)."""
 _SHORT = 256
 """Queries up to which tiles are loaded by pointers: of 17 and of 130 that took 0.89 of the time, of 1000 1.2 times as
 long (H200, docs/benchmarks/contractions.json)."""
@@ -138,10 +141,10 @@ def _table(body: AttentionBody) -> Table:
     wide = _TILES.replace(BLOCK_M=32 if head <= 128 else 16, BLOCK_N=16, num_warps=8, num_stages=1)
     best, wide = _fitting(body, best, 2), _fitting(body, wide, 4)
     few = table_row(best.replace(BLOCK_M=16), M=_ONE_TILE, itemsize=2)
+    some = ((16, 32), (64, 16), (256, 8))
     short = [table_row(_TILES, M=_SHORT, itemsize=2)] if best == _BOXES else []
     if (length(body, "m") or _ONE_TILE + 1) <= _ONE_TILE:
         stages = {} if head <= 128 else {"BLOCK_N": 32, "num_stages": 2}
-        some = ((16, 32), (64, 16), (256, 8))
         rows = [table_row(_SPLIT.replace(SPLITS=n, **stages), BATCH=heads) for heads, n in some]
         if head <= 128 and _calls_torch(body, head):
             few, many = table_row(_LIBRARY, BATCH=_FEW_HEADS, itemsize=2), table_row(_LIBRARY, itemsize=2)
@@ -149,6 +152,12 @@ def _table(body: AttentionBody) -> Table:
         # more heads than programs run at once; keys of float8 are converted, and split all the same
         whole = [table_row(best, itemsize=2)] if best == _BOXES else []
         return (*rows, *whole, table_row(_SPLIT.replace(**stages)))
+    if SPLIT in variants(body) and not body.mask().bounds:  # of few heads a program each leaves most of a GPU idle
+        by_keys = table_row(few.schedule, M=_ONE_TILE, N=_FEW_KEYS, itemsize=2)
+        split = _fitting(body, _SPLIT.replace(BLOCK_N=best.int("BLOCK_N")), 2)
+        rows = [table_row(split.replace(SPLITS=n), M=_ONE_TILE, BATCH=heads, itemsize=2) for heads, n in some[:2]]
+        short = [*rows, few, *short]
+        few = by_keys
     if _calls_torch(body, head):
         return (few, *short, table_row(best, M=_LONG, itemsize=2), table_row(wide, M=_LONG), table_row(_LIBRARY))
     if _shares_keys(body) and body.library and head <= 128:  # in float32 torch writes the keys out for every head

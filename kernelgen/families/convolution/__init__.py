@@ -89,12 +89,13 @@ def _first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | Non
 def _of_spec(plan: KernelPlan, table: Table) -> Table:
     spec, own = plan.spec, _own(body_of(plan))
     sizes = {size.name: size for size in _sizes(spec, own)}
-    if reduces(own) or "C" not in sizes or "N" not in sizes:
+    if reduces(own) or not {"M", "N", "C"} <= set(sizes):
         return table
 
     def timed(case: Case) -> schedules.Timed:
-        channels, columns, itemsize = (sizes[name].of(case, ITEMSIZE.__getitem__) for name in ("C", "N", "itemsize"))
-        return schedules.Timed(channels, columns, _width(own, case), itemsize)
+        names = ("C", "N", "M", "itemsize")
+        channels, columns, pixels, itemsize = (sizes[name].of(case, ITEMSIZE.__getitem__) for name in names)
+        return schedules.Timed(channels, columns, pixels, _width(own, case), itemsize)
 
     return schedules.for_cases(own, [timed(case) for case in spec.performance])
 

@@ -5,7 +5,7 @@ Tiles follow what was measured on an H200 (sm_90, 132 SMs); other devices begin 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, prod
 
@@ -28,6 +28,8 @@ MEANINGS = {
     FOLDED: "the same on the input in its own layout, with taps and channels as one summed dimension: for few channels",
     LIBRARY: "torch's convolution, where it is faster; the epilogue is then a separate kernel",
 }
+FEW_PIXELS, FEW_COLUMNS = 4096, 512
+"""Of which tiles of 256 pixels by 128 channels make half as many programs as there are multiprocessors."""
 FEW_CHANNELS = 7
 """Input channels of which a tap has so few that the matrix units would be fed mostly zeros: in three dimensions of
 space torch's call multiplies them in float32 though TF32 is allowed, 617 us of 3 channels, in boxes 1044 without the
@@ -204,8 +206,19 @@ def _by_columns(body: ConvolutionBody, box: Schedule, narrow: Schedule | None, *
     if columns is not None:
         width = min(box.int("BLOCK_N"), _enough(columns, LEAST_COLUMNS))
         box = narrow if narrow and width <= 64 else box
-        return (table_row(box.replace(BLOCK_N=width), **upto),)
-    return table_row((narrow or box).replace(BLOCK_N=64), N=64, **upto), table_row(box, **upto)
+        return (*_of_few_pixels(box.replace(BLOCK_N=width), upto), table_row(box.replace(BLOCK_N=width), **upto))
+    return (
+        table_row((narrow or box).replace(BLOCK_N=64), N=64, **upto), *_of_few_pixels(box, upto),
+        table_row(box, **upto),
+    )  # fmt: skip
+
+
+def _of_few_pixels(box: Schedule, upto: Mapping[str, int]) -> Table:
+    """In half precision, where wider tiles would be fewer than half of the multiprocessors: narrow ones, which took
+    0.66 to 0.75 of the time of 196 to 3136 pixels by 256 or 512 channels (H200, docs/benchmarks/small.json)."""
+    if box.int("BLOCK_N") <= 64 or upto.get("itemsize") != 2 or "C" in upto:
+        return ()
+    return (table_row(box.replace(BLOCK_N=64), M=FEW_PIXELS, N=FEW_COLUMNS, **upto),)
 
 
 @dataclass(frozen=True)
@@ -215,6 +228,8 @@ class Timed:
     channels: int
     columns: int
     """Output channels."""
+    pixels: int
+    """Of the result, of all images."""
     width: int | None
     """Pixels that a box may lie along: of the result, of a phase of it where a convolution is transposed."""
     itemsize: int
@@ -234,7 +249,7 @@ def for_cases(body: ConvolutionBody, timed: Sequence[Timed]) -> Table:
 
 
 def _admits(row: TableRow, timed: Timed) -> bool:
-    sizes = {"C": timed.channels, "N": timed.columns, "itemsize": timed.itemsize}
+    sizes = {"C": timed.channels, "N": timed.columns, "M": timed.pixels, "itemsize": timed.itemsize}
     return all(sizes[name] <= limit for name, limit in row.upto)
 
 
