@@ -15,7 +15,7 @@ import pytest
 from kernelgen import devices
 from kernelgen.analysis import Work
 from kernelgen.errors import NoDeviceError
-from kernelgen.evaluate import Candidate, Evaluator, Limits, begun, evaluator, profile, source_hash
+from kernelgen.evaluate import Candidate, Evaluator, Limits, begins_early, begun, evaluator, profile, source_hash
 from kernelgen.evaluate.base import SAME_CODE
 from kernelgen.evaluate.cpu import CpuEvaluator
 from kernelgen.evaluate.cuda import CudaEvaluator, heats
@@ -111,10 +111,12 @@ def test_accuracy_cases_are_compiled_before_the_device_is_asked_for_them(
 
 
 class Played:
-    """A process that verifies; `cannot`: it does not start, `fails`: on which case."""
+    """A process that verifies; `cannot`: it does not start, `fails` and `leaves_out`: which case."""
 
-    def __init__(self, name: str, asked: list[tuple[str, str]], cannot: bool = False, fails: str = "") -> None:
-        self._name, self._asked, self._cannot, self._fails = name, asked, cannot, fails
+    def __init__(
+        self, name: str, asked: list[tuple[str, str]], cannot: bool = False, fails: str = "", leaves_out: str = ""
+    ) -> None:
+        self._name, self._asked, self._cannot, self._fails, self._leaves_out = name, asked, cannot, fails, leaves_out
 
     def start(self) -> None:
         if self._cannot:
@@ -124,12 +126,14 @@ class Played:
         """Nothing runs."""
 
     def call(self, op: str, args: dict[str, object], limit_s: float) -> dict[str, object]:
+        if op == "release":
+            return {}
         label = str(cast(dict[str, object], args["case"])["label"])
         self._asked.append((self._name, label))
         time.sleep(0.02)
         if label == self._fails:
             raise Failed(Status.TIMEOUT, "not finished")
-        return {"label": label}
+        return {"label": label, "left_out": "no memory" if label == self._leaves_out else ""}
 
 
 @pytest.mark.parametrize("cannot", [False, True])
@@ -152,6 +156,11 @@ def test_several_processes_verify_and_the_one_that_times_takes_what_is_large(
         assert asked[-1] == ("runner", f"[{2**26}]")
         assert sorted(label for _, label in asked) == sorted(case["label"] for case in cases)
         assert len({name for name, _ in asked}) == (1 if cannot else 3)
+        for wrong in ({"fails": "[7]"}, {"leaves_out": "[7]"}):  # the runner's word counts
+            asked.clear()
+            found._crew.checkers = tuple(cast(Worker, Played(f"checker {n}", asked, **wrong)) for n in range(8))
+            reports = list(found._accuracy(CURRENT, [*cases[2:], *cases[2:]]))
+            assert [report["left_out"] for report in reports] == [""] * len(reports)
         asked.clear()
         found._crew.checkers = (cast(Worker, Played("checker", asked)),)
         found.runner = cast(Worker, Played("runner", asked, fails="[5]"))
@@ -161,18 +170,55 @@ def test_several_processes_verify_and_the_one_that_times_takes_what_is_large(
 
 def test_processes_that_begin_early_are_the_evaluators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert begun(devices.find("cpu"), QUARTET, tmp_path / "logs") is None
-    assert not (tmp_path / "logs").exists()
+    assert not begins_early(devices.find("cpu"))
     plan = KernelPlan(spec(), "pointwise", None, (TableRow((), SCHEDULE),))
-    with CpuEvaluator.crew(devices.find("cpu"), (QUARTET, tmp_path), "verify") as crew:
-        crew.begin()
-        crew.compiling.start()
-        before = crew.compiling.pid
-        with evaluator(devices.find("cpu"), plan, QUARTET, tmp_path / "c", work, jobs=2, crew=crew) as found:
-            assert found.facts(CURRENT, CURRENT.cases[:1])
-            assert crew.compiling.pid == before
+    crew = begun(devices.find("cpu"), QUARTET)
+    crew.settle()
+    before = crew.compiling.pid
+    assert before
+    with evaluator(devices.find("cpu"), plan, QUARTET, tmp_path / "c", work, jobs=2, crew=crew) as found:
+        assert found.facts(CURRENT, CURRENT.cases[:1])
+        assert crew.compiling.pid == before
+        kept = f"{CURRENT.source_hash}.py"
+        assert (crew.store / kept).read_text() == (tmp_path / "c" / kept).read_text() == CURRENT.source
     assert not crew.folder.exists()
+    assert not crew.store.exists()
     assert crew.compiling.pid is None
+
+
+def test_the_process_that_times_takes_the_device_before_others_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it is one process's alone, that has to be the runner."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    began: list[str] = []
+
+    class Alone:
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def start(self) -> None:
+            time.sleep(0.05 if self._name == "runner" else 0.0)
+            began.append(self._name)
+            if began[0] != self._name:
+                raise NoDeviceError("the device is another process's")
+
+        def call(self, op: str, args: dict[str, object], limit_s: float) -> dict[str, object]:
+            assert (self._name, op) == ("runner", "warm_up")
+            return {}
+
+        def close(self) -> None:
+            """Nothing runs."""
+
+    for _ in range(5):
+        began.clear()
+        with CpuEvaluator.crew(devices.find("cpu"), (QUARTET,), "verify") as crew:
+            crew.runner, crew.second = cast(Worker, Alone("runner")), cast(Worker, Alone("second"))
+            crew.checkers = tuple(cast(Worker, Alone(f"checker {n}")) for n in range(3))
+            crew.begin()
+            crew.settle()
+        assert began[0] == "runner"
+        assert len(began) == 1 + 4 + 1
 
 
 def test_a_search_yields_every_candidate_with_its_outcome(cpu: Evaluator) -> None:

@@ -99,7 +99,8 @@ def _asked(optimize: str | None, precision: str | None, dtype: list[str] | None)
     rounds = 0 if optimize is None else checked("--optimize", optimize, whole(1, MAX_ROUNDS))
     precise = None if precision is None else checked("--precision", precision, among(PRECISIONS))
     given = [checked("--dtype", one, among((*benchmark.DTYPES, "all"))) for one in dtype or benchmark.DTYPES[:1]]
-    return benchmark.Asked(rounds, precise, () if "all" in given else tuple(given))
+    dtypes = tuple(name for name in benchmark.DTYPES if name in given)
+    return benchmark.Asked(rounds, precise, () if "all" in given else dtypes)
 
 
 def _told(outcomes: list[Outcome], json: bool) -> int:

@@ -321,9 +321,13 @@ def _options(settings: Settings, spec: OperatorSpec, device: Device, force: bool
 def begun(device: Device, quartet: Quartet, options: Options) -> Iterator[Crew | None]:
     """What will run candidates of an operator that is generated, starting while its spec is traced."""
     from kernelgen import evaluate
+    from kernelgen.journal import locked
 
-    there = quartet.file("triton").is_file()
-    crew = evaluate.begun(device, quartet.folder, options.logs / quartet.name) if there else None
+    crew = None
+    if evaluate.begins_early(device) and quartet.file("triton").is_file():
+        with locked(options.logs / quartet.name):  # a run that another process is timing is not disturbed
+            pass
+        crew = evaluate.begun(device, quartet.folder)
     try:
         yield crew
     finally:

@@ -116,7 +116,7 @@ def _rows(plan: Plan, wanted: Wanted, here: Device, jobs: int | None, crew: Crew
     if not here.measures:
         note(f"no GPU found: every time is predicted, for {here.facts.name}")
     with (
-        TemporaryDirectory(prefix="kernelgen-", dir=crew.folder if crew else None) as store,
+        TemporaryDirectory(prefix="kernelgen-") as store,
         evaluator(here, plan, quartet.folder, Path(store), partial(work, plan), jobs=jobs, crew=crew) as run,
     ):
         assert isinstance(run, CudaEvaluator | CpuEvaluator)

@@ -81,14 +81,15 @@ class Evaluator(ABC):
         self.device = device
         self.spec = plan.spec
         self.quartet = quartet
-        self.store = store
+        self.stores = (store,) if crew is None else (crew.store, store)
+        """Where candidates are kept; workers read the first."""
         self.work = work
         self.limits = limits
         store.mkdir(parents=True, exist_ok=True)  # a worker may read what is there when it starts
         self._crew = crew or self.crew(device, (quartet, store), run_role)
         self._private = self._crew.folder
         self._compile_worker, self.runner, self.second = self._crew.compiling, self._crew.runner, self._crew.second
-        self._compiler = self._make_compiler(store)
+        self._compiler = self._make_compiler()
         self._pool = ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="kernelgen-evaluate")
 
     def __enter__(self) -> Evaluator:
@@ -126,8 +127,8 @@ class Evaluator(ABC):
         """What they must be able to read beside the quartet and the candidates."""
         return ()
 
-    def _make_compiler(self, store: Path) -> Compiler:
-        return Compiler(self._compile_worker, self.spec, self.device.gpu, store, self.limits.compile_s)
+    def _make_compiler(self) -> Compiler:
+        return Compiler(self._compile_worker, self.spec, self.device.gpu, self.stores, self.limits.compile_s)
 
     def facts(self, candidate: Candidate, cases: Sequence[Case]) -> tuple[tuple[str, StaticFacts], ...]:
         """What the compiled kernels say of themselves, by case label. Raises Failed where it does not compile."""
@@ -249,7 +250,7 @@ class Evaluator(ABC):
         return {"folder": str(self.quartet), "name": self.spec.name}
 
     def _candidate_args(self, candidate: Candidate) -> dict[str, object]:
-        return {**self._quartet_args(), "path": str(keep(candidate, self.store))}
+        return {**self._quartet_args(), "path": str(keep(candidate, self.stores))}
 
     @abstractmethod
     def _race(

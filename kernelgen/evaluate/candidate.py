@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,9 +33,10 @@ def source_hash(source: str) -> str:
     return hashlib.sha256(source.encode()).hexdigest()[:16]
 
 
-def keep(candidate: Candidate, store: Path) -> Path:
-    """The candidate's file in the store, written if it is not there yet."""
-    path = store / f"{candidate.source_hash}.py"
-    if not path.exists():
-        write_atomic(path, candidate.source)
-    return path
+def keep(candidate: Candidate, stores: Sequence[Path]) -> Path:
+    """The candidate's file in the first of some folders; each has it then."""
+    paths = [store / f"{candidate.source_hash}.py" for store in stores]
+    for path in paths:
+        if not path.exists():
+            write_atomic(path, candidate.source)
+    return paths[0]

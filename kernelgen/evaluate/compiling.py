@@ -28,11 +28,13 @@ class Compiled:
 class Compiler:
     """Compiles through the fork server; `compile` may be called from several threads."""
 
-    def __init__(self, worker: Worker, spec: OperatorSpec, facts: Peaks, store: Path, limit_s: float) -> None:
+    def __init__(
+        self, worker: Worker, spec: OperatorSpec, facts: Peaks, stores: Sequence[Path], limit_s: float
+    ) -> None:
         self._worker = worker
         self._spec = spec
         self._facts = facts
-        self._store = store
+        self._stores = stores
         self._limit_s = limit_s
         self._known: dict[tuple[str, str], Compiled] = {}  # by source hash and case label
         self._lock = threading.Lock()
@@ -51,7 +53,7 @@ class Compiler:
     def _ask(self, candidate: Candidate, cases: Sequence[Case]) -> dict[str, Compiled]:
         inputs = self._spec.inputs
         request: dict[str, object] = {
-            "path": str(keep(candidate, self._store)),
+            "path": str(keep(candidate, self._stores)),
             "function": self._spec.name,
             "device": asdict(self._facts),
             "cases": [{"label": case.label, "inputs": [case.argument(t) for t in inputs]} for case in cases],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -36,9 +36,11 @@ class Crew:
         run_variables: Mapping[str, str],
         checkers: int = 0,
     ) -> None:
-        self.folder = private.make(cache_folder() / "work")
+        base = cache_folder() / "work"
+        self.folder, self.store = private.make(base), private.make_store(base)
+        """`store`: for the candidates of an evaluator that does not have its own yet; they read it and cannot write."""
         shared, cwd = {**private.variables(self.folder), **variables}, self.folder / "cwd"
-        read, write = tuple(map(str, readable)), (str(self.folder),)
+        read, write = (*map(str, readable), str(self.store)), (str(self.folder),)
         # one thread each: the children of the fork server are many, and torch's threads would fight over the cores
         self.compiling = Worker(compile_role, {**shared, "OMP_NUM_THREADS": "1"}, cwd, Confinement(read, write))
         own = {**shared, **run_variables}
@@ -47,6 +49,7 @@ class Crew:
         """`second`: for what is done beside the runner."""
         self.checkers = tuple(others)
         self.profile_environment = environment(own)
+        self._beginning: list[Future[None]] = []
 
     def __enter__(self) -> Crew:
         return self
@@ -55,22 +58,37 @@ class Crew:
         self.close()
 
     def begin(self) -> None:
-        """Start them all beside what goes on here. One that cannot work says so at its first request."""
-        everyone = (self.compiling, self.runner, self.second, *self.checkers)
-        pool = ThreadPoolExecutor(len(everyone), thread_name_prefix="kernelgen-begin")
-        for worker in everyone:
-            pool.submit(_warm, worker, owns=worker is not self.compiling)
-        pool.shutdown(wait=False)
+        """Start them all beside what goes on here, the runner before the others that own the device: it may be one
+        process's alone. One that cannot work says so at its first request."""
+        pool = ThreadPoolExecutor(2 + len(self.checkers), thread_name_prefix="kernelgen-begin")
+
+        def run() -> None:
+            with suppress(Failed, NoDeviceError):
+                self.runner.start()
+                others = [pool.submit(_warm, worker) for worker in (self.second, *self.checkers)]
+                _warm(self.runner)
+                wait(others)
+
+        self._beginning = [pool.submit(_start, self.compiling), pool.submit(run)]
+
+    def settle(self) -> None:
+        """Wait until none of them is starting any more: until nothing works beside what is to be timed."""
+        wait(self._beginning)
 
     def close(self) -> None:
         """End every process at once; requests still open fail."""
         for worker in (self.compiling, self.runner, self.second, *self.checkers):
             worker.close()
-        private.remove(self.folder)
+        for folder in (self.folder, self.store):
+            private.remove(folder)
 
 
-def _warm(worker: Worker, *, owns: bool) -> None:
+def _start(worker: Worker) -> None:
     with suppress(Failed, NoDeviceError):
         worker.start()
-        if owns:
-            worker.call("warm_up", {}, WARM_S)
+
+
+def _warm(worker: Worker) -> None:
+    with suppress(Failed, NoDeviceError):
+        worker.start()
+        worker.call("warm_up", {}, WARM_S)

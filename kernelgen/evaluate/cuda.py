@@ -99,6 +99,7 @@ class CudaEvaluator(Evaluator):
 
     def _in_silence(self) -> None:
         """Until nothing works beside the runner, which is about to time something."""
+        self._crew.settle()
         if self._ahead is not None:
             self._ahead.result()
         if self._standby is not None:
@@ -126,6 +127,9 @@ class CudaEvaluator(Evaluator):
         with ThreadPoolExecutor(1 + len(others), thread_name_prefix="kernelgen-check") as pool:
             for worker in (self.runner, *others):
                 pool.submit(self._check, worker, args, cases, waiting, found)
+        for worker in others:  # what they keep of the device's memory, the rest and what is timed may need
+            with suppress(Failed, NoDeviceError):
+                worker.call("release", {}, self.limits.accuracy_s)
         self._check(self.runner, args, cases, deque(n for n in range(len(cases)) if n not in found), found)
         failed = [(n, one) for n, one in sorted(found.items()) if isinstance(one, Failed)]
         for n, failure in failed[:1]:
@@ -141,22 +145,27 @@ class CudaEvaluator(Evaluator):
         self, worker: Worker, args: dict[str, object], cases: Sequence[dict[str, Any]], waiting: deque[int],
         found: dict[int, Answer | Failed],
     ) -> None:  # fmt: skip
-        """Have a process judge case after case until none waits, or one has failed. One that does not start takes none:
-        where a device is one process's alone, the runner judges all."""
+        """Have a process judge case after case until none waits, or one has failed. One that does not start takes none,
+        and what another than the runner fails at or leaves out is left to it: that others were at work, or took the
+        device's memory, must decide nothing."""
         if worker is not self.runner:
             worker.start()  # NoDeviceError ends this thread
         with suppress(IndexError):
             while not any(isinstance(one, Failed) for one in tuple(found.values())):
                 n = waiting.popleft()
                 try:
-                    found[n] = worker.call("accuracy", {**args, "case": cases[n]}, self.limits.accuracy_s)
+                    report: Answer | Failed = worker.call(
+                        "accuracy", {**args, "case": cases[n]}, self.limits.accuracy_s
+                    )
                 except Failed as failure:
-                    found[n] = failure
+                    report = failure
+                if worker is self.runner or not (isinstance(report, Failed) or report["left_out"]):
+                    found[n] = report
 
     def _race(
         self, candidate: Candidate, compiled: dict[str, Compiled], current: Candidate, before: dict[str, Compiled]
     ) -> Evaluation:
-        args = {**self._candidate_args(candidate), "current": str(kept(current, self.store))}
+        args = {**self._candidate_args(candidate), "current": str(kept(current, self.stores))}
         self._in_silence()
         timings: list[CaseTiming] = []
         left_out: list[Left] = []
@@ -174,7 +183,7 @@ class CudaEvaluator(Evaluator):
         )
 
     def final(self, candidate: Candidate, current: Candidate, cases: Sequence[Case]) -> Evaluation:
-        args = {**self._candidate_args(candidate), "current": str(kept(current, self.store)), "cap_s": COMPARE_CAP_S}
+        args = {**self._candidate_args(candidate), "current": str(kept(current, self.stores)), "cap_s": COMPARE_CAP_S}
         self._in_silence()
 
         def ask() -> Iterator[tuple[Case, str, Answer]]:
@@ -211,7 +220,7 @@ class CudaEvaluator(Evaluator):
                 if counters is not None:
                     self._counted[code] = counters
                     return counters
-            path = str(kept(candidate, self.store))
+            path = str(kept(candidate, self.stores))
             answer = self.runner.call("race", {**request, "current": path}, self.limits.race_s)
         except Failed as failure:
             return Counters(source=f"not available: {failure.message}")
@@ -229,7 +238,7 @@ class CudaEvaluator(Evaluator):
         rows = kernels.of_ncu(case.label, configuration, text, self.work(case))
         if rows:
             return rows, ""
-        path = str(kept(candidate, self.store))
+        path = str(kept(candidate, self.stores))
         answer = self.runner.call("race", {**request, "current": path}, self.limits.race_s)
         if answer["left_out"]:
             return [], answer["left_out"]

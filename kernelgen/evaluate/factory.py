@@ -49,14 +49,15 @@ def evaluator(
     )
 
 
-def begun(device: Device, quartet: Path, logs: Path) -> Crew | None:
-    """The processes of an evaluator of an operator, already starting beside what else is to be done before; None where
-    that takes no time. `logs`: the folder in which candidates will be stored."""
+def begins_early(device: Device) -> bool:
+    """Whether the processes of its evaluator take long to start, and may do so beside what comes before."""
+    return _kind(device)[0].begins_early
+
+
+def begun(device: Device, quartet: Path) -> Crew:
+    """The processes of an evaluator of the operator whose quartet lies in `quartet`, already starting."""
     kind, role = _kind(device)
-    if not kind.begins_early:
-        return None
-    logs.mkdir(parents=True, exist_ok=True)
-    crew = kind.crew(device, (quartet.resolve(), logs.resolve()), role)
+    crew = kind.crew(device, (quartet.resolve(),), role)
     crew.begin()
     return crew
 

@@ -33,12 +33,12 @@ PLAN_LIMIT_S = 600.0
 class LoweredCompiler(Compiler):
     """Asks the Ascend compiler."""
 
-    def __init__(self, worker: Worker, spec: OperatorSpec, facts: NpuFacts, store: Path) -> None:
-        super().__init__(worker, spec, facts, store, PLAN_LIMIT_S)
+    def __init__(self, worker: Worker, spec: OperatorSpec, facts: NpuFacts, stores: Sequence[Path]) -> None:
+        super().__init__(worker, spec, facts, stores, PLAN_LIMIT_S)
         self._npu = facts
 
     def _ask(self, candidate: Candidate, cases: Sequence[Case]) -> dict[str, Compiled]:
-        path = keep(candidate, self._store)
+        path = keep(candidate, self._stores)
         request: dict[str, object] = {
             "path": str(path),
             "function": self._spec.name,
@@ -72,11 +72,11 @@ class LoweredEvaluator(CpuEvaluator):
     def folders(cls) -> tuple[Path, ...]:
         return tuple(map(Path, ascend.folders()))
 
-    def _make_compiler(self, store: Path) -> Compiler:
+    def _make_compiler(self) -> Compiler:
         variables = {**private.variables(self._private), "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-        allowed = Confinement((str(self.quartet), str(store)), (str(self._private),))
+        allowed = Confinement((str(self.quartet), str(self.stores[0])), (str(self._private),))
         self._interpreter = Worker("interpret", variables, self._private / "cwd", allowed)
-        return LoweredCompiler(self._compile_worker, self.spec, self.device.npu, store)
+        return LoweredCompiler(self._compile_worker, self.spec, self.device.npu, self.stores)
 
     def close(self) -> None:
         super().close()

@@ -36,8 +36,8 @@ class NpuEvaluator(CudaEvaluator):
     def folders(cls) -> tuple[Path, ...]:
         return tuple(map(Path, ascend.folders()))
 
-    def _make_compiler(self, store: Any) -> Compiler:
-        return LoweredCompiler(self._compile_worker, self.spec, self.device.npu, store)
+    def _make_compiler(self) -> Compiler:
+        return LoweredCompiler(self._compile_worker, self.spec, self.device.npu, self.stores)
 
     def expect(self, cases: Sequence[Case], *, counters: bool) -> None:
         """Nothing: torch.compile is no opponent here, ncu no profiler, and a second process would share the NPU."""

@@ -14,9 +14,13 @@ from kernelgen.families.ranges import known
 from kernelgen.families.space import sizes_of
 from kernelgen.families.values import Entry, Index, Lowered, Space, Use, axes_of, expressions
 from kernelgen.frontend import indices as ix
-from kernelgen.frontend.graph import REDUCTIONS, Atom, Dim, Graph, Node, Ref
+from kernelgen.frontend.attention import with_nodes
+from kernelgen.frontend.build import Builder
+from kernelgen.frontend.graph import REDUCTIONS, Atom, Dim, Graph, Node, Ref, same_size
 from kernelgen.frontend.indices import Condition, Expr
 
+_JOINED = {"max": "maximum", "min": "minimum", "sum": "add"}
+"""What joins the reductions of two parts of a row."""
 MOST = 8
 """Parts of an output: each is a tile in registers and a store."""
 
@@ -33,10 +37,11 @@ class Cut:
     nested: bool
     """Whether neighbours belong to different parts; otherwise a part is a run of elements."""
 
-    def space(self, shape: tuple[Dim, ...]) -> Space:
-        """One axis for every dimension of a part."""
+    def space(self, graph: Graph) -> Space:
+        """One axis for every dimension of a part; the last is that of rows where these are reduced."""
+        shape = graph.nodes[graph.outputs[0].node].shape
         axes = sizes_of((*shape[: self.dim], self.of, *shape[self.dim + 1 :]))
-        return Space(axes, len(axes))
+        return Space(axes, len(axes) - any(node.op in REDUCTIONS for node in graph.nodes))
 
     def indices(self, shape: tuple[Dim, ...]) -> Iterator[Index]:
         """For every part where its elements lie in the output, in axes of the space of a part."""
@@ -56,21 +61,63 @@ class Cut:
 def cuts(graph: Graph) -> Iterator[Cut]:
     """The cuts that the joins and repeats of a graph suggest."""
     shapes = {graph.nodes[o.node].shape for o in graph.outputs}
-    if len(shapes) != 1 or any(node.op in REDUCTIONS for node in graph.nodes):
+    if len(shapes) != 1:
         return
     (shape,) = shapes
+    reduces = any(node.op in REDUCTIONS for node in graph.nodes)
     for parts in dict.fromkeys(p for node in graph.nodes for p in _parts(graph, node) if 1 < p <= MOST):
-        for dim in reversed(range(len(shape))):
+        for dim in reversed(range(len(shape) - 1 if reduces else 0, len(shape))):
             of = _quotient(shape[dim], (parts,))
-            if of is not None:
+            if of is not None and (of or not reduces):
                 yield Cut(dim, parts, of, nested=False)
-                if of:
+                if of and not reduces:
                     yield Cut(dim, parts, of, nested=True)
+
+
+def reduced_in_parts(graph: Graph, cut: Cut) -> Graph | None:
+    """The graph whose reductions of whole rows are of their parts, one after the other; itself where there are none,
+    and None where something else is reduced."""
+    whole = graph.nodes[graph.outputs[0].node].shape[cut.dim]
+    b, moved = Builder(), dict[int, int]()
+    for i, node in enumerate(graph.nodes):
+        b.statement = node.statement
+        made = replace(node, args=tuple(Ref(moved[a.node]) if isinstance(a, Ref) else a for a in node.args))
+        if node.op in REDUCTIONS:
+            (source,) = (graph.nodes[a.node] for a in node.args[:1] if isinstance(a, Ref))
+            if node.attrs != (-1,):
+                return None
+            if same_size(source.shape[-1], whole) and node.op in _JOINED and len(node.args) == 1:
+                moved[i] = _by_parts(b, made, cut).node
+                continue
+            if not same_size(source.shape[-1], cut.of):
+                return None
+        b.nodes.append(made)
+        moved[i] = len(b.nodes) - 1
+    return with_nodes(graph, b, moved)
+
+
+def _by_parts(b: Builder, node: Node, cut: Cut) -> Ref:
+    """What reduces whole rows, of their parts."""
+    (source,) = node.args
+    assert isinstance(source, Ref)
+    shape = b.node(source).shape
+    part = (*shape[:-1], cut.of)
+    places = [ix.number(0) if dim == () else ix.axis(d - len(shape)) for d, dim in enumerate(part)]
+    found: Ref | None = None
+    for number in range(cut.parts):
+        start = ix.times(ix.number(number), ix.size(cut.of))
+        read = b.index(source, part, (*places[:-1], ix.plus(places[-1], start)))
+        reduced = b.reduce(node.op, read, (-1,))
+        found = reduced if found is None else b.map(_JOINED[node.op], found, reduced)
+    assert found is not None
+    if node.name:
+        b.rename(found, node.name)
+    return found
 
 
 def in_parts(whole: Lowered, found: Iterator[Lowered]) -> Lowered:
     """The values over one part, where that leaves nothing to choose between; otherwise those over the whole outputs."""
-    parts = next((lowered for lowered in found if _is_simple(lowered) or _are_pairs(lowered, whole)), None)
+    parts = next((lowered for lowered in found if is_simple(lowered) or _are_pairs(lowered, whole)), None)
     if parts is None:
         return whole
     steps = any(_is_step(entry) for o in parts.outputs for entry in o.index[-1:])
@@ -95,7 +142,7 @@ def _is_step(entry: Entry) -> bool:
     return isinstance(entry, Expr) and (entry.op == "*" or any(_is_step(arg) for arg in entry.args))
 
 
-def _is_simple(lowered: Lowered) -> bool:
+def is_simple(lowered: Lowered) -> bool:
     """Whether the parts no longer choose: none is compared with where another begins, and nothing is divided."""
     return not _chooses(lowered) and not any(True for _ in _divided(lowered))
 

@@ -7,13 +7,14 @@ different views is two loads.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
 from kernelgen.families.dtypes import element_types
 from kernelgen.families.exclusive_scans import begins_so, begun, is_load, mirror, places_later, settled_scan, visible
 from kernelgen.families.folding import constant, folded
-from kernelgen.families.joins import Cut, chosen_part, cuts, in_parts
+from kernelgen.families.joins import Cut, chosen_part, cuts, in_parts, is_simple, reduced_in_parts
 from kernelgen.families.padding import identity
 from kernelgen.families.quotients import divides_row, exact_quotients, inverse
 from kernelgen.families.ranges import known, simpler
@@ -89,9 +90,23 @@ def _of_whole_axes(spec: OperatorSpec, graph: Graph) -> Lowered:
         else:
             other = turned(lowered)
             return lowered if other is None else _lowered(spec, graph, apart=False, space=other)
-    whole = _lowered(spec, graph, apart=apart)
-    found = (_lowered(spec, graph, apart=apart, cut=cut) for cut in cuts(graph))
-    return in_parts(whole, found)
+    try:
+        whole = _lowered(spec, graph, apart=apart)
+    except Unlowerable:  # rows that are read at other places, such as halves that change places
+        parts = next(filter(is_simple, _by_cuts(spec, graph, apart=apart)), None)
+        if parts is None:
+            raise
+        return parts
+    return in_parts(whole, _by_cuts(spec, graph, apart=apart))
+
+
+def _by_cuts(spec: OperatorSpec, graph: Graph, *, apart: bool) -> Iterator[Lowered]:
+    """The values over one part of every output, for every way in which these fall into parts."""
+    for cut in cuts(graph):
+        parted = reduced_in_parts(graph, cut)
+        if parted is not None:
+            with suppress(Unlowerable):
+                yield _lowered(spec, parted, apart=apart, cut=cut)
 
 
 def _lowered(
@@ -104,7 +119,7 @@ def _lowered(
     cuts_axes: bool = False,
 ) -> Lowered:
     if cut is not None:
-        space = cut.space(graph.nodes[graph.outputs[0].node].shape)
+        space = cut.space(graph)
     space = space or space_of(graph, apart=apart)
     rows = tuple(space.axes[a] for a in space.inner_axes())
     for node in (n for n in graph.nodes if n.op in REDUCTIONS):

@@ -74,7 +74,7 @@ def plus(a: Expr, b: Expr) -> Expr:
     if a.op in "+-" and a.args[1].op == b.op == "number":
         first = a.args[1].number if a.op == "+" else -a.args[1].number
         return plus(a.args[0], number(first + b.number))
-    return Expr("+", (a, b))
+    return _of_one_size(a, b, 1) or Expr("+", (a, b))
 
 
 def minus(a: Expr, b: Expr) -> Expr:
@@ -87,7 +87,29 @@ def minus(a: Expr, b: Expr) -> Expr:
     if a.op in "+-" and a.args[1].op == b.op == "number":
         first = a.args[1].number if a.op == "+" else -a.args[1].number
         return plus(a.args[0], number(first - b.number))
-    return Expr("-", (a, b))
+    return _of_one_size(a, b, -1) or Expr("-", (a, b))
+
+
+def _of_one_size(a: Expr, b: Expr, sign: int) -> Expr | None:
+    """a + sign * b where b and what a ends with are multiples of the same size, which are one then: i + 2 * D for
+    i + D + D. None for others."""
+    known, last = _multiple(b), _multiple(a.args[1]) if a.op in "+-" else _multiple(a)
+    if known is None or last is None or known[1] != last[1]:
+        return None
+    before = a.args[0] if a.op in "+-" else number(0)
+    count = (-last[0] if a.op == "-" else last[0]) + sign * known[0]
+    join = plus if count >= 0 else minus
+    return join(before, times(number(abs(count)), known[1]))
+
+
+def _multiple(expr: Expr) -> tuple[int, Expr] | None:
+    """How many times which size an expression is."""
+    if expr.op == "size":
+        return 1, expr
+    if expr.op == "*" and {arg.op for arg in expr.args} == {"number", "size"}:
+        count, of = sorted(expr.args, key=lambda arg: arg.op)
+        return count.number, of
+    return None
 
 
 def times(a: Expr, b: Expr) -> Expr:

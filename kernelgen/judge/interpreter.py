@@ -24,7 +24,7 @@ import torch
 def as_on_a_gpu() -> None:
     """Mend the interpreter for the whole process: CUDA's library, scans, casts to and from bfloat16 and float8 and what
     it computes with these, products of matrices, comparisons, sums and complements of bools, fused multiply-adds,
-    NaN in extremes, bounds of loops."""
+    powers of two below the normal numbers, NaN in extremes, bounds of loops."""
     import triton.language as tl
     from triton.language.semantic import TritonSemantic
     from triton.runtime import interpreter
@@ -40,6 +40,7 @@ def as_on_a_gpu() -> None:
     builder.get_all_ones_value = _all_ones
     builder.create_umulhi = _high(builder.create_umulhi)
     builder.create_fma = _fused
+    builder.create_exp2 = _flushing(builder.create_exp2)
     builder.create_dot = _product
     builder.create_clampf = _clamped
     builder.create_maxnumf = _number("fmax")
@@ -309,6 +310,18 @@ def _high(otherwise: Callable[..., Any]) -> Callable[..., Any]:
         return _handle(otherwise(builder, *unsigned).data.view(dtype), a.dtype.scalar)
 
     return high
+
+
+def _flushing(power: Callable[..., Any]) -> Callable[..., Any]:
+    """`ex2.approx.ftz.f32`, which tl.exp2 becomes on NVIDIA, makes 0 of results below float32's normal numbers."""
+
+    def flushed(self: Any, x: Any) -> Any:
+        found = power(self, x)
+        if found.data.dtype == "float32":
+            found.data = found.data * (found.data >= 2.0**-126)
+        return found
+
+    return flushed
 
 
 def _fused(builder: Any, a: Any, b: Any, c: Any) -> Any:

@@ -191,8 +191,8 @@ class Noise:
             falls = drawn.to(x.device)
         by = self.ulps * PROBE
         factor = torch.where(falls, 1 - by, 1 + by).double()
-        # denormals are a step apart, however small they are, which changes nothing of a normal number: what rises, rises
-        # by one too. Without asking whether there are any, for which a GPU would be waited for at every step
+        # denormals are a step apart, however small they are: what rises, rises by one too, which changes no normal
+        # number. Nobody asks whether there are any, for which a GPU would be waited for at every step
         return torch.addcmul(x * factor, x.sign(), (factor - 1).clamp_(min=0.0), value=_STEP / PROBE)
 
 

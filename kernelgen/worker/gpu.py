@@ -55,6 +55,12 @@ def warm_up() -> Answer:
     return {}
 
 
+def release() -> Answer:
+    """Give back the memory that torch holds unused."""
+    device.empty_cache()
+    return {}
+
+
 def race(
     folder: str,
     name: str,
@@ -172,6 +178,7 @@ def _wide(x: torch.Tensor) -> torch.Tensor:
 OPERATIONS = {
     "canary": canary,
     "warm_up": warm_up,
+    "release": release,
     "accuracy_cases": cases,
     "accuracy": accuracy.one_case,
     "race": race,

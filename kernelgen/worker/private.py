@@ -31,6 +31,15 @@ def make(base: Path) -> Path:
     return folder
 
 
+def make_store(base: Path) -> Path:
+    """A new folder below `base` that workers read and do not write, removed as that of `make` is."""
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(dir=base, prefix=f"{os.getpid()}-candidates-"))
+    except OSError as error:
+        raise UsageError(f"{base}: cannot write here: {error.strerror}") from None
+
+
 def variables(folder: Path) -> dict[str, str]:
     """The environment that keeps everything a worker writes inside its folder."""
     return {

@@ -23,21 +23,21 @@ def qk_norm_rope_kernel(
     N,
     S,
     H,
-    D,
     stride_qm,
     stride_q3,
     stride_weight_0,
     stride_cos_s,
-    stride_cos_n,
+    stride_cos_1,
     stride_sin_s,
-    stride_sin_n,
+    stride_sin_1,
+    stride_out_m,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_q3 = tl.cast(stride_q3, tl.int64)  # cols * stride may pass 2**31
     stride_weight_0 = tl.cast(stride_weight_0, tl.int64)
-    stride_cos_n = tl.cast(stride_cos_n, tl.int64)
-    stride_sin_n = tl.cast(stride_sin_n, tl.int64)
+    stride_cos_1 = tl.cast(stride_cos_1, tl.int64)
+    stride_sin_1 = tl.cast(stride_sin_1, tl.int64)
     # one program holds BLOCK_SIZE_M short rows in registers
     pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
@@ -53,43 +53,53 @@ def qk_norm_rope_kernel(
         mask=mask,
         other=0.0,
     ).to(tl.float32)
+    q_2 = tl.load(
+        q_ptr + rows[:, None] * stride_qm + (cols + N)[None, :] * stride_q3,
+        mask=mask,
+        other=0.0,
+    ).to(tl.float32)
     weight = tl.load(weight_ptr + cols * stride_weight_0, mask=col_mask).to(tl.float32)
     cos = tl.load(
-        cos_ptr + s[:, None] * stride_cos_s + cols[None, :] * stride_cos_n,
+        cos_ptr + s[:, None] * stride_cos_s + cols[None, :] * stride_cos_1,
         mask=mask,
     ).to(tl.float32)
-    q_2 = tl.load(
-        q_ptr + rows[:, None] * stride_qm + (cols + D)[None, :] * stride_q3,
-        mask=mask & (cols < D)[None, :],
-    ).to(tl.float32)
     weight_2 = tl.load(
-        weight_ptr + (cols + D) * stride_weight_0,
-        mask=col_mask & (cols < D),
-    ).to(tl.float32)
-    q_3 = tl.load(
-        q_ptr + rows[:, None] * stride_qm + (cols - D)[None, :] * stride_q3,
-        mask=mask & (cols >= D)[None, :],
-    ).to(tl.float32)
-    weight_3 = tl.load(
-        weight_ptr + (cols - D) * stride_weight_0,
-        mask=col_mask & (cols >= D),
+        weight_ptr + (cols + N) * stride_weight_0,
+        mask=col_mask,
     ).to(tl.float32)
     sin = tl.load(
-        sin_ptr + s[:, None] * stride_sin_s + cols[None, :] * stride_sin_n,
+        sin_ptr + s[:, None] * stride_sin_s + cols[None, :] * stride_sin_1,
+        mask=mask,
+    ).to(tl.float32)
+    cos_2 = tl.load(
+        cos_ptr + s[:, None] * stride_cos_s + (cols + N)[None, :] * stride_cos_1,
+        mask=mask,
+    ).to(tl.float32)
+    sin_2 = tl.load(
+        sin_ptr + s[:, None] * stride_sin_s + (cols + N)[None, :] * stride_sin_1,
         mask=mask,
     ).to(tl.float32)
     # normalized = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps) *
     # weight
-    inverse_root = tl.rsqrt(tl.sum(q * q, axis=1) / N + 1e-6)
+    row_sum_2 = tl.sum(q_2 * q_2, axis=1)
+    inverse_root_total_ratio_total = tl.sum(q * q, axis=1) + row_sum_2
+    inverse_root_total_ratio_position = tl.cast(2, tl.int64) * N
+    inverse_root_total_ratio = (
+        inverse_root_total_ratio_total / inverse_root_total_ratio_position
+    )
+    inverse_root_total = inverse_root_total_ratio + 1e-6
+    inverse_root = tl.rsqrt(inverse_root_total)
     normalized = q * inverse_root[:, None] * weight[None, :]
-    # rotated = torch.cat((-second, first), dim=-1)
-    is_less = cols < D
     normalized_2 = q_2 * inverse_root[:, None] * weight_2[None, :]
-    normalized_3 = q_3 * inverse_root[:, None] * weight_3[None, :]
-    rotated = tl.where(is_less[None, :], -normalized_2, normalized_3)
+    # rotated = torch.cat((-second, first), dim=-1)
+    rotated = -normalized_2
     # return (normalized * cos[:, None] + rotated * sin[:, None]).to(q.dtype)
     out = normalized * cos + rotated * sin
-    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+    out_2 = normalized_2 * cos_2 + normalized * sin_2
+    tl.store(out_ptr + rows[:, None] * stride_out_m + cols[None, :], out, mask=mask)
+    tl.store(
+        out_ptr + rows[:, None] * stride_out_m + (cols + N)[None, :], out_2, mask=mask
+    )
 
 
 @triton.jit
@@ -102,20 +112,20 @@ def qk_norm_rope_row_kernel(
     N,
     S,
     H,
-    D,
     stride_qm,
     stride_q3,
     stride_weight_0,
     stride_cos_s,
-    stride_cos_n,
+    stride_cos_1,
     stride_sin_s,
-    stride_sin_n,
+    stride_sin_1,
+    stride_out_m,
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_q3 = tl.cast(stride_q3, tl.int64)  # cols * stride may pass 2**31
     stride_weight_0 = tl.cast(stride_weight_0, tl.int64)
-    stride_cos_n = tl.cast(stride_cos_n, tl.int64)
-    stride_sin_n = tl.cast(stride_sin_n, tl.int64)
+    stride_cos_1 = tl.cast(stride_cos_1, tl.int64)
+    stride_sin_1 = tl.cast(stride_sin_1, tl.int64)
     # one program holds one row in registers
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     cols = tl.arange(0, BLOCK_SIZE_N)
@@ -128,49 +138,58 @@ def qk_norm_rope_row_kernel(
         mask=mask,
         other=0.0,
     ).to(tl.float32)
+    q_2 = tl.load(
+        q_ptr + row * stride_qm + (cols + N) * stride_q3,
+        mask=mask,
+        other=0.0,
+    ).to(tl.float32)
     weight = tl.load(weight_ptr + cols * stride_weight_0, mask=mask).to(tl.float32)
     cos = tl.load(
-        cos_ptr + s * stride_cos_s + cols * stride_cos_n,
+        cos_ptr + s * stride_cos_s + cols * stride_cos_1,
         mask=mask,
     ).to(tl.float32)
-    q_2 = tl.load(
-        q_ptr + row * stride_qm + (cols + D) * stride_q3,
-        mask=mask & (cols < D),
-    ).to(tl.float32)
     weight_2 = tl.load(
-        weight_ptr + (cols + D) * stride_weight_0,
-        mask=mask & (cols < D),
-    ).to(tl.float32)
-    q_3 = tl.load(
-        q_ptr + row * stride_qm + (cols - D) * stride_q3,
-        mask=mask & (cols >= D),
-    ).to(tl.float32)
-    weight_3 = tl.load(
-        weight_ptr + (cols - D) * stride_weight_0,
-        mask=mask & (cols >= D),
+        weight_ptr + (cols + N) * stride_weight_0,
+        mask=mask,
     ).to(tl.float32)
     sin = tl.load(
-        sin_ptr + s * stride_sin_s + cols * stride_sin_n,
+        sin_ptr + s * stride_sin_s + cols * stride_sin_1,
+        mask=mask,
+    ).to(tl.float32)
+    cos_2 = tl.load(
+        cos_ptr + s * stride_cos_s + (cols + N) * stride_cos_1,
+        mask=mask,
+    ).to(tl.float32)
+    sin_2 = tl.load(
+        sin_ptr + s * stride_sin_s + (cols + N) * stride_sin_1,
         mask=mask,
     ).to(tl.float32)
     # normalized = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps) *
     # weight
-    inverse_root = tl.rsqrt(tl.sum(q * q, axis=0) / N + 1e-6)
+    row_sum_2 = tl.sum(q_2 * q_2, axis=0)
+    inverse_root_total_ratio_total = tl.sum(q * q, axis=0) + row_sum_2
+    inverse_root_total_ratio_position = tl.cast(2, tl.int64) * N
+    inverse_root_total_ratio = (
+        inverse_root_total_ratio_total / inverse_root_total_ratio_position
+    )
+    inverse_root_total = inverse_root_total_ratio + 1e-6
+    inverse_root = tl.rsqrt(inverse_root_total)
     normalized = q * inverse_root * weight
-    # rotated = torch.cat((-second, first), dim=-1)
-    is_less = cols < D
     normalized_2 = q_2 * inverse_root * weight_2
-    normalized_3 = q_3 * inverse_root * weight_3
-    rotated = tl.where(is_less, -normalized_2, normalized_3)
+    # rotated = torch.cat((-second, first), dim=-1)
+    rotated = -normalized_2
     # return (normalized * cos[:, None] + rotated * sin[:, None]).to(q.dtype)
     out = normalized * cos + rotated * sin
-    tl.store(out_ptr + row * N + cols, out, mask=mask)
+    out_2 = normalized_2 * cos_2 + normalized * sin_2
+    tl.store(out_ptr + row * stride_out_m + cols, out, mask=mask)
+    tl.store(out_ptr + row * stride_out_m + cols + N, out_2, mask=mask)
 
 
 @triton.jit
 def qk_norm_rope_split_kernel(
     q_ptr,
     row_sum_parts_ptr,
+    row_sum_2_parts_ptr,
     M,
     N,
     stride_qm,
@@ -188,6 +207,7 @@ def qk_norm_rope_split_kernel(
     end = tl.minimum(first + part, N)
 
     row_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
+    row_sum_2_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
@@ -196,9 +216,18 @@ def qk_norm_rope_split_kernel(
             mask=mask,
             other=0.0,
         ).to(tl.float32)
+        q_2 = tl.load(
+            q_ptr + row * stride_qm + (cols + N) * stride_q3,
+            mask=mask,
+            other=0.0,
+        ).to(tl.float32)
         row_sum_acc += q * q
+        row_sum_2_acc += q_2 * q_2
     row_sum = tl.sum(row_sum_acc, axis=0)
-    tl.store(row_sum_parts_ptr + split.to(tl.int64) * M + row, row_sum)
+    row_sum_2 = tl.sum(row_sum_2_acc, axis=0)
+    slot = split.to(tl.int64) * M + row
+    tl.store(row_sum_parts_ptr + slot, row_sum)
+    tl.store(row_sum_2_parts_ptr + slot, row_sum_2)
 
 
 @triton.jit
@@ -208,26 +237,27 @@ def qk_norm_rope_apply_kernel(
     cos_ptr,
     sin_ptr,
     row_sum_parts_ptr,
+    row_sum_2_parts_ptr,
     out_ptr,
     M,
     N,
     S,
     H,
-    D,
     stride_qm,
     stride_q3,
     stride_weight_0,
     stride_cos_s,
-    stride_cos_n,
+    stride_cos_1,
     stride_sin_s,
-    stride_sin_n,
+    stride_sin_1,
+    stride_out_m,
     BLOCK_SIZE_N: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
     stride_q3 = tl.cast(stride_q3, tl.int64)  # cols * stride may pass 2**31
     stride_weight_0 = tl.cast(stride_weight_0, tl.int64)
-    stride_cos_n = tl.cast(stride_cos_n, tl.int64)
-    stride_sin_n = tl.cast(stride_sin_n, tl.int64)
+    stride_cos_1 = tl.cast(stride_cos_1, tl.int64)
+    stride_sin_1 = tl.cast(stride_sin_1, tl.int64)
     # one tile of a row per program; programs that read the same columns run together
     row = (tl.program_id(0) % M).to(tl.int64)  # int64: row * N may pass 2**31
     tile = tl.program_id(0) // M
@@ -238,50 +268,53 @@ def qk_norm_rope_apply_kernel(
     s = (short_row // H % S).to(tl.int64)
     parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
     row_sum = tl.sum(tl.load(row_sum_parts_ptr + parts), axis=0)
+    row_sum_2 = tl.sum(tl.load(row_sum_2_parts_ptr + parts), axis=0)
     # normalized = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps) *
     # weight
-    inverse_root = tl.rsqrt(row_sum / N + 1e-6)
+    inverse_root_total = (row_sum + row_sum_2) / (tl.cast(2, tl.int64) * N) + 1e-6
+    inverse_root = tl.rsqrt(inverse_root_total)
     q = tl.load(
         q_ptr + row * stride_qm + cols * stride_q3,
         mask=mask,
         eviction_policy="evict_last",
     ).to(tl.float32)
+    q_2 = tl.load(
+        q_ptr + row * stride_qm + (cols + N) * stride_q3,
+        mask=mask,
+        eviction_policy="evict_last",
+    ).to(tl.float32)
     weight = tl.load(weight_ptr + cols * stride_weight_0, mask=mask).to(tl.float32)
     cos = tl.load(
-        cos_ptr + s * stride_cos_s + cols * stride_cos_n,
+        cos_ptr + s * stride_cos_s + cols * stride_cos_1,
         mask=mask,
     ).to(tl.float32)
-    q_2 = tl.load(
-        q_ptr + row * stride_qm + (cols + D) * stride_q3,
-        mask=mask & (cols < D),
-        eviction_policy="evict_last",
-    ).to(tl.float32)
     weight_2 = tl.load(
-        weight_ptr + (cols + D) * stride_weight_0,
-        mask=mask & (cols < D),
-    ).to(tl.float32)
-    q_3 = tl.load(
-        q_ptr + row * stride_qm + (cols - D) * stride_q3,
-        mask=mask & (cols >= D),
-        eviction_policy="evict_last",
-    ).to(tl.float32)
-    weight_3 = tl.load(
-        weight_ptr + (cols - D) * stride_weight_0,
-        mask=mask & (cols >= D),
+        weight_ptr + (cols + N) * stride_weight_0,
+        mask=mask,
     ).to(tl.float32)
     sin = tl.load(
-        sin_ptr + s * stride_sin_s + cols * stride_sin_n,
+        sin_ptr + s * stride_sin_s + cols * stride_sin_1,
+        mask=mask,
+    ).to(tl.float32)
+    cos_2 = tl.load(
+        cos_ptr + s * stride_cos_s + (cols + N) * stride_cos_1,
+        mask=mask,
+    ).to(tl.float32)
+    sin_2 = tl.load(
+        sin_ptr + s * stride_sin_s + (cols + N) * stride_sin_1,
         mask=mask,
     ).to(tl.float32)
     normalized = q * inverse_root * weight
-    # rotated = torch.cat((-second, first), dim=-1)
-    is_less = cols < D
     normalized_2 = q_2 * inverse_root * weight_2
-    normalized_3 = q_3 * inverse_root * weight_3
-    rotated = tl.where(is_less, -normalized_2, normalized_3)
+    # rotated = torch.cat((-second, first), dim=-1)
+    rotated = -normalized_2
     # return (normalized * cos[:, None] + rotated * sin[:, None]).to(q.dtype)
     out = normalized * cos + rotated * sin
-    tl.store(out_ptr + row * N + cols, out, mask=mask, cache_modifier=".cs")
+    out_2 = normalized_2 * cos_2 + normalized * sin_2
+    tl.store(out_ptr + row * stride_out_m + cols, out, mask=mask, cache_modifier=".cs")
+    tl.store(
+        out_ptr + row * stride_out_m + cols + N, out_2, mask=mask, cache_modifier=".cs"
+    )
 
 
 @triton.jit
@@ -294,20 +327,20 @@ def qk_norm_rope_looped_kernel(
     N,
     S,
     H,
-    D,
     stride_qm,
     stride_q3,
     stride_weight_0,
     stride_cos_s,
-    stride_cos_n,
+    stride_cos_1,
     stride_sin_s,
-    stride_sin_n,
+    stride_sin_1,
+    stride_out_m,
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_q3 = tl.cast(stride_q3, tl.int64)  # cols * stride may pass 2**31
     stride_weight_0 = tl.cast(stride_weight_0, tl.int64)
-    stride_cos_n = tl.cast(stride_cos_n, tl.int64)
-    stride_sin_n = tl.cast(stride_sin_n, tl.int64)
+    stride_cos_1 = tl.cast(stride_cos_1, tl.int64)
+    stride_sin_1 = tl.cast(stride_sin_1, tl.int64)
     # the row does not fit in registers: loop over it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     # int32 suffices: faster division
@@ -315,6 +348,7 @@ def qk_norm_rope_looped_kernel(
     s = (short_row // H % S).to(tl.int64)
 
     row_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
+    row_sum_2_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
@@ -324,11 +358,20 @@ def qk_norm_rope_looped_kernel(
             other=0.0,
             eviction_policy="evict_last",
         ).to(tl.float32)
+        q_2 = tl.load(
+            q_ptr + row * stride_qm + (cols + N) * stride_q3,
+            mask=mask,
+            other=0.0,
+            eviction_policy="evict_last",
+        ).to(tl.float32)
         row_sum_acc += q * q
+        row_sum_2_acc += q_2 * q_2
     row_sum = tl.sum(row_sum_acc, axis=0)
+    row_sum_2 = tl.sum(row_sum_2_acc, axis=0)
     # normalized = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps) *
     # weight
-    inverse_root = tl.rsqrt(row_sum / N + 1e-6)
+    inverse_root_total = (row_sum + row_sum_2) / (tl.cast(2, tl.int64) * N) + 1e-6
+    inverse_root = tl.rsqrt(inverse_root_total)
 
     # final pass over the row, with its reduced values
     # backwards: the end of the row was read last and may still be cached
@@ -341,50 +384,57 @@ def qk_norm_rope_looped_kernel(
             mask=mask,
             eviction_policy="evict_first",
         ).to(tl.float32)
+        q_2 = tl.load(
+            q_ptr + row * stride_qm + (cols + N) * stride_q3,
+            mask=mask,
+            eviction_policy="evict_first",
+        ).to(tl.float32)
         weight = tl.load(
             weight_ptr + cols * stride_weight_0,
             mask=mask,
             eviction_policy="evict_last",
         ).to(tl.float32)
         cos = tl.load(
-            cos_ptr + s * stride_cos_s + cols * stride_cos_n,
+            cos_ptr + s * stride_cos_s + cols * stride_cos_1,
             mask=mask,
             eviction_policy="evict_first",
         ).to(tl.float32)
-        q_2 = tl.load(
-            q_ptr + row * stride_qm + (cols + D) * stride_q3,
-            mask=mask & (cols < D),
-            eviction_policy="evict_first",
-        ).to(tl.float32)
         weight_2 = tl.load(
-            weight_ptr + (cols + D) * stride_weight_0,
-            mask=mask & (cols < D),
-            eviction_policy="evict_last",
-        ).to(tl.float32)
-        q_3 = tl.load(
-            q_ptr + row * stride_qm + (cols - D) * stride_q3,
-            mask=mask & (cols >= D),
-            eviction_policy="evict_first",
-        ).to(tl.float32)
-        weight_3 = tl.load(
-            weight_ptr + (cols - D) * stride_weight_0,
-            mask=mask & (cols >= D),
+            weight_ptr + (cols + N) * stride_weight_0,
+            mask=mask,
             eviction_policy="evict_last",
         ).to(tl.float32)
         sin = tl.load(
-            sin_ptr + s * stride_sin_s + cols * stride_sin_n,
+            sin_ptr + s * stride_sin_s + cols * stride_sin_1,
+            mask=mask,
+            eviction_policy="evict_first",
+        ).to(tl.float32)
+        cos_2 = tl.load(
+            cos_ptr + s * stride_cos_s + (cols + N) * stride_cos_1,
+            mask=mask,
+            eviction_policy="evict_first",
+        ).to(tl.float32)
+        sin_2 = tl.load(
+            sin_ptr + s * stride_sin_s + (cols + N) * stride_sin_1,
             mask=mask,
             eviction_policy="evict_first",
         ).to(tl.float32)
         normalized = q * inverse_root * weight
-        # rotated = torch.cat((-second, first), dim=-1)
-        is_less = cols < D
         normalized_2 = q_2 * inverse_root * weight_2
-        normalized_3 = q_3 * inverse_root * weight_3
-        rotated = tl.where(is_less, -normalized_2, normalized_3)
+        # rotated = torch.cat((-second, first), dim=-1)
+        rotated = -normalized_2
         # return (normalized * cos[:, None] + rotated * sin[:, None]).to(q.dtype)
         out = normalized * cos + rotated * sin
-        tl.store(out_ptr + row * N + cols, out, mask=mask, cache_modifier=".cs")
+        out_2 = normalized_2 * cos_2 + normalized * sin_2
+        tl.store(
+            out_ptr + row * stride_out_m + cols, out, mask=mask, cache_modifier=".cs"
+        )
+        tl.store(
+            out_ptr + row * stride_out_m + cols + N,
+            out_2,
+            mask=mask,
+            cache_modifier=".cs",
+        )
 
 
 def cdiv(a: int, b: int) -> int:
@@ -512,15 +562,15 @@ def qk_norm_rope(
     if out.numel() == 0:
         return out
     M = q.shape[:3].numel()
-    N = q.shape[3]
+    N = q.shape[3] // 2
     S = q.shape[1]
     H = q.shape[2]
-    D = q.shape[3] // 2
-    if M > 2**30 or N > 2**29:
+    if M > 2**30 or N > 2**27:
         raise ValueError(
-            f"qk_norm_rope: at most 2**30 rows and 2**29 columns, got {M} and {N}"
+            f"qk_norm_rope: at most 2**30 rows and 2**27 columns, got {M} and {N}"
         )
     q_view = q.reshape(q.shape[:3].numel(), q.shape[3])
+    out_view = out.reshape(out.shape[:3].numel(), out.shape[3])
     kernel, options = pick_schedule(N * out.element_size(), M)
     with torch.cuda.device(q.get_device()):  # Triton launches on the current device
         if kernel is qk_norm_rope_kernel:
@@ -535,11 +585,11 @@ def qk_norm_rope(
                 N,
                 S,
                 H,
-                D,
                 *q_view.stride(),
                 *weight.stride(),
                 *cos.stride(),
                 *sin.stride(),
+                out_view.stride(0),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -553,11 +603,11 @@ def qk_norm_rope(
                 N,
                 S,
                 H,
-                D,
                 *q_view.stride(),
                 *weight.stride(),
                 *cos.stride(),
                 *sin.stride(),
+                out_view.stride(0),
                 BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
@@ -566,9 +616,13 @@ def qk_norm_rope(
             row_sum_parts = torch.empty(
                 (options["SPLITS"], M), dtype=torch.float32, device=q.device
             )
+            row_sum_2_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=q.device
+            )
             kernel[(M, options["SPLITS"])](
                 q_view,
                 row_sum_parts,
+                row_sum_2_parts,
                 M,
                 N,
                 *q_view.stride(),
@@ -580,16 +634,17 @@ def qk_norm_rope(
                 cos,
                 sin,
                 row_sum_parts,
+                row_sum_2_parts,
                 out,
                 M,
                 N,
                 S,
                 H,
-                D,
                 *q_view.stride(),
                 *weight.stride(),
                 *cos.stride(),
                 *sin.stride(),
+                out_view.stride(0),
                 BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
                 SPLITS=options["SPLITS"],
                 num_warps=options["num_warps"],
@@ -604,11 +659,11 @@ def qk_norm_rope(
                 N,
                 S,
                 H,
-                D,
                 *q_view.stride(),
                 *weight.stride(),
                 *cos.stride(),
                 *sin.stride(),
+                out_view.stride(0),
                 **options,
             )
     return out

@@ -66,10 +66,7 @@ def rotary_partial_kernel(
         sin_ptr + s[:, None] * stride_sin_s + cols[None, :] * stride_sin_1,
         mask=mask & (cols < 2 * D)[None, :],
     ).to(tl.float32)
-    q_4 = tl.load(
-        q_at - 2 * D * stride_q3 + 2 * D * stride_q3,
-        mask=mask & (cols >= 2 * D)[None, :],
-    ).to(tl.float32)
+    q_4 = tl.load(q_at, mask=mask & (cols >= 2 * D)[None, :]).to(tl.float32)
     # return torch.cat((turned, passing), dim=-1)
     is_less = cols < 2 * D
     # turned = turning * cos + torch.cat((-second, first), dim=-1) * sin

@@ -41,7 +41,7 @@ def split_heads_kernel(
         mask=mask,
     )
     qkv_3 = tl.load(
-        qkv_ptr + rows[:, None] * stride_qkv_0 + (cols + D + D)[None, :] * stride_qkv_1,
+        qkv_ptr + rows[:, None] * stride_qkv_0 + (cols + 2 * D)[None, :] * stride_qkv_1,
         mask=mask,
     )
     tl.store(q_ptr + rows[:, None] * N + cols[None, :], qkv, mask=mask)
@@ -85,7 +85,7 @@ def split_heads_1d_grid_evict_last_loads_kernel(
         eviction_policy="evict_last",
     )
     qkv_3 = tl.load(
-        qkv_ptr + rows[:, None] * stride_qkv_0 + (cols + D + D)[None, :] * stride_qkv_1,
+        qkv_ptr + rows[:, None] * stride_qkv_0 + (cols + 2 * D)[None, :] * stride_qkv_1,
         mask=mask,
         eviction_policy="evict_last",
     )

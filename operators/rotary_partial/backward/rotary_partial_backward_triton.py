@@ -75,7 +75,7 @@ def rotary_partial_backward_kernel(
         mask=mask & ((cols < 2 * D) & (cols >= D))[None, :],
     ).to(tl.float32)
     grad_out_4 = tl.load(
-        grad_out_at - 2 * D * stride_grad_out_3 + 2 * D * stride_grad_out_3,
+        grad_out_at,
         mask=mask & (cols >= 2 * D)[None, :],
     ).to(tl.float32)
     # grad_q = torch.cat((grad_turned * cos + joined, grad_piece_2), dim=-1)

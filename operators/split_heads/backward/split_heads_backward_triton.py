@@ -23,15 +23,15 @@ def split_heads_backward_kernel(
     stride_grad_q_n,
     stride_grad_k_m,
     stride_grad_k_n,
-    stride_grad_v_0,
-    stride_grad_v_d,
+    stride_grad_v_m,
+    stride_grad_v_n,
     stride_grad_qkv_0,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_grad_q_n = tl.cast(stride_grad_q_n, tl.int64)  # cols * stride may pass 2**31
     stride_grad_k_n = tl.cast(stride_grad_k_n, tl.int64)
-    stride_grad_v_d = tl.cast(stride_grad_v_d, tl.int64)
+    stride_grad_v_n = tl.cast(stride_grad_v_n, tl.int64)
     pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
     pid_n = tl.program_id(1)
     cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
@@ -48,9 +48,7 @@ def split_heads_backward_kernel(
         mask=mask,
     )
     grad_v = tl.load(
-        grad_v_ptr
-        + rows[:, None] * stride_grad_v_0
-        + (cols + 2 * N - (N + N))[None, :] * stride_grad_v_d,
+        grad_v_ptr + rows[:, None] * stride_grad_v_m + cols[None, :] * stride_grad_v_n,
         mask=mask,
     )
     tl.store(
@@ -82,15 +80,15 @@ def split_heads_backward_1d_grid_evict_last_loads_kernel(
     stride_grad_q_n,
     stride_grad_k_m,
     stride_grad_k_n,
-    stride_grad_v_0,
-    stride_grad_v_d,
+    stride_grad_v_m,
+    stride_grad_v_n,
     stride_grad_qkv_0,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_grad_q_n = tl.cast(stride_grad_q_n, tl.int64)  # cols * stride may pass 2**31
     stride_grad_k_n = tl.cast(stride_grad_k_n, tl.int64)
-    stride_grad_v_d = tl.cast(stride_grad_v_d, tl.int64)
+    stride_grad_v_n = tl.cast(stride_grad_v_n, tl.int64)
     # columns vary fastest: programs that run together write adjacent memory
     num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
     # int64: rows * N may pass 2**31
@@ -112,9 +110,7 @@ def split_heads_backward_1d_grid_evict_last_loads_kernel(
         eviction_policy="evict_last",
     )
     grad_v = tl.load(
-        grad_v_ptr
-        + rows[:, None] * stride_grad_v_0
-        + (cols + 2 * N - (N + N))[None, :] * stride_grad_v_d,
+        grad_v_ptr + rows[:, None] * stride_grad_v_m + cols[None, :] * stride_grad_v_n,
         mask=mask,
         eviction_policy="evict_last",
     )
@@ -280,11 +276,7 @@ def split_heads_backward(
         )
     grad_q_view = grad_q if grad_q.ndim == 2 else grad_q.reshape(M, N)
     grad_k_view = grad_k if grad_k.ndim == 2 else grad_k.reshape(M, N)
-    grad_v_view = (
-        grad_v
-        if grad_v.ndim == 2
-        else grad_v.reshape(grad_v.shape[:-1].numel(), grad_v.shape[-1])
-    )
+    grad_v_view = grad_v if grad_v.ndim == 2 else grad_v.reshape(M, N)
     grad_qkv_view = (
         grad_qkv
         if grad_qkv.ndim == 2

@@ -1,0 +1,62 @@
+"""Rows that are reduced and whose parts change places: every part is read once, whatever the reduction sees of it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from references import Sample, failures, plan_of, sample
+
+from kernelgen import families, render
+from kernelgen.plan import KernelPlan, TableRow
+
+SIZES = {"B": 3, "D": 7}
+NORM = "wide = x.float()\nnormal = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)\n"
+FORMS = {
+    "rotated": (
+        NORM + "first, second = normal.chunk(2, dim=-1)\nturned = torch.cat((-second, first), dim=-1)\n"
+        "return (normal * 0.5 + turned).to(x.dtype)",
+        "B 2*D", 2,
+    ),
+    "softmax with halves changed": (
+        "shares = torch.softmax(x.float(), -1)\nfirst, second = shares.chunk(2, dim=-1)\n"
+        "return torch.cat((second, first), dim=-1).to(x.dtype)",
+        "B 2*D", 2,
+    ),
+    "thirds from back to front": (
+        "centred = x.float() - x.float().amin(-1, keepdim=True)\na, b, c = centred.chunk(3, dim=-1)\n"
+        "return torch.cat((c, b, a), dim=-1).to(x.dtype)",
+        "B 3*D", 3,
+    ),
+    "variance beside halves of each other": (
+        "first, second = x.float().chunk(2, dim=-1)\n"
+        "return (torch.cat((second, first), dim=-1) / (1 + x.float().var(-1, keepdim=True))).to(x.dtype)",
+        "B 2*D", 2,
+    ),
+}  # fmt: skip
+
+
+def of(name: str) -> Sample:
+    lines, shape, _ = FORMS[name]
+    return sample(lines, {"x": shape}, {"out": shape}, SIZES, {"B": 1, "D": 1})
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_part_is_read_once_and_the_result_is_right(name: str) -> None:
+    found, parts = of(name), FORMS[name][2]
+    plan = plan_of(found.spec())
+    assert isinstance(plan, KernelPlan)
+    assert len(plan.body.lowered.outputs) == parts
+    text = render.triton_source(plan.with_table((TableRow((), families.family_of(plan).default("rows")),)))
+    assert len(re.findall(r"x_ptr \+", text)) == parts
+    assert len(re.findall(r"tl\.store\(\s*out_ptr", text)) == parts
+    assert failures(found, thorough=False) == []
+
+
+def test_a_row_that_nothing_takes_apart_is_one() -> None:
+    found = sample(
+        NORM + "return torch.cat((normal, normal), dim=-1).to(x.dtype)", {"x": "B D"}, {"out": "B 2*D"}, SIZES
+    )
+    plan = plan_of(found.spec())
+    assert isinstance(plan, KernelPlan)
+    assert failures(found, thorough=False) == []
