@@ -128,13 +128,14 @@ class Printer:
 
     def _assigned(self, target: str, value: ir.Expr, stem: str) -> list[str]:
         """An assignment. Of one that is too long for a line, parts get lines of their own, and names: those of the
-        reference first, else the longest."""
+        reference first, then reductions, else the longest."""
         text = self.text(value).text
         parts = parts_of(value, self.cut)
         if len(f"{target} = {text}") <= _WIDEST or not parts:
             return [f"{target} = {text}"]
         lengths = {part: len(self.text(part).text) for part in parts}
-        longest = max(parts, key=lambda part: lengths[part] if lengths[part] < len(text) else 0)
+        named = [part for part in parts if part.name and lengths[part] < len(text)] or parts
+        longest = max(named, key=lambda part: lengths[part] if lengths[part] < len(text) else 0)
         part = next((part for part in parts if part.is_variable), longest)
         label = part.name or self._label(f"{stem}_{part.noun}")
         first = self._assigned(label, part.value, label)

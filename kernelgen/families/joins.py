@@ -184,14 +184,14 @@ def _parts(graph: Graph, node: Node) -> Iterator[int]:
         along, start = (_place(graph.nodes[a.node]) for a in node.args if isinstance(a, Ref))
         if along.op == "axis" and start.op in ("size", "number"):
             of = start.size if start.op == "size" else (start.number,)
-            yield _times_in(graph.nodes[node.args[0].node].shape[along.number], of)  # type: ignore[union-attr]
+            yield times_in(graph.nodes[node.args[0].node].shape[along.number], of)  # type: ignore[union-attr]
     elif node.op == "index" and node.indexing is not None:
         for place in node.indexing.places:
             if place.op in ("%", "//") and place.args[0].op == "axis":
                 dim = node.shape[place.args[0].number]
                 right = place.args[1]
                 of = right.size if right.op == "size" else (right.number,)
-                yield _times_in(dim, of) if place.op == "%" else right.number
+                yield times_in(dim, of) if place.op == "%" else right.number
 
 
 def _place(node: Node) -> Expr:
@@ -199,7 +199,7 @@ def _place(node: Node) -> Expr:
     return node.indexing.places[0]
 
 
-def _times_in(dim: Dim, of: Dim) -> int:
+def times_in(dim: Dim, of: Dim) -> int:
     """How many times a size goes into another; 0 where that is not a known number."""
     rest = _quotient(dim, of)
     return prod(a for a in rest if isinstance(a, int)) if rest is not None and not _names(rest) else 0

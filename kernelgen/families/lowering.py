@@ -14,7 +14,7 @@ from dataclasses import replace
 from kernelgen.families.dtypes import element_types
 from kernelgen.families.exclusive_scans import begins_so, begun, is_load, mirror, places_later, settled_scan, visible
 from kernelgen.families.folding import constant, folded
-from kernelgen.families.joins import Cut, chosen_part, cuts, in_parts, is_simple, reduced_in_parts
+from kernelgen.families.joins import Cut, chosen_part, cuts, in_parts, is_simple, reduced_in_parts, times_in
 from kernelgen.families.padding import identity
 from kernelgen.families.quotients import divides_row, exact_quotients, inverse
 from kernelgen.families.ranges import known, simpler
@@ -363,7 +363,8 @@ class Lowering:
             if isinstance(arg, Ref):
                 args.append(Use(self.value(arg.node, self.aligned(arg.node, index))))
             else:
-                args.append(self.length(arg) if isinstance(arg, SizeOf) else arg)
+                divides = node.op == "div" and node.dtype == "float"
+                args.append((self.divisor if divides else self.length)(arg) if isinstance(arg, SizeOf) else arg)
         op = node.op
         if op == "div" and exact:
             op = "div_rn"
@@ -381,6 +382,12 @@ class Lowering:
         axes = frozenset(a for arg in args if isinstance(arg, Use) for a in self.values[arg.value].axes)
         attr = str(node.attrs[0]) if op == "round" else None
         return self.add(Value(op, tuple(args), node.dtype, axes, node.name, node.statement, attr=attr))
+
+    def divisor(self, size: SizeOf) -> Operand:
+        """A size that a float is divided by: of several parts of a reduced row, so many times one of them."""
+        rows = tuple(self.space.axes[a] for a in self.space.inner_axes())
+        times = times_in(size.dim, rows) if rows else 0
+        return Length(rows, times) if times > 1 else self.length(size)
 
     def length(self, size: SizeOf) -> Operand:
         """A size as a number: that of a reduced row, or counted as a place is."""

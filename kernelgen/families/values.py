@@ -47,6 +47,8 @@ class Length:
     """A size used as a number."""
 
     dim: Dim
+    times: int = 1
+    """How many times it is meant, as a float: several parts of a row are as long as the row."""
 
 
 Operand = Use | Length | float | int | bool

@@ -137,6 +137,8 @@ class Builder:
             return self.value(arg.value, tile)
         if isinstance(arg, Length):
             named = any(isinstance(a, str) for a in arg.dim)
+            if arg.times > 1:
+                return ir.Apply("mul", (ir.Number(float(arg.times)), ir.Name("N")), ())
             return ir.Name("N") if named else ir.Number(prod(a for a in arg.dim if isinstance(a, int)))
         return ir.Number(arg)
 

@@ -82,13 +82,7 @@ def qk_norm_rope_kernel(
     # normalized = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps) *
     # weight
     row_sum_2 = tl.sum(q_2 * q_2, axis=1)
-    inverse_root_total_ratio_total = tl.sum(q * q, axis=1) + row_sum_2
-    inverse_root_total_ratio_position = tl.cast(2, tl.int64) * N
-    inverse_root_total_ratio = (
-        inverse_root_total_ratio_total / inverse_root_total_ratio_position
-    )
-    inverse_root_total = inverse_root_total_ratio + 1e-6
-    inverse_root = tl.rsqrt(inverse_root_total)
+    inverse_root = tl.rsqrt((tl.sum(q * q, axis=1) + row_sum_2) / (2.0 * N) + 1e-6)
     normalized = q * inverse_root[:, None] * weight[None, :]
     normalized_2 = q_2 * inverse_root[:, None] * weight_2[None, :]
     # rotated = torch.cat((-second, first), dim=-1)
@@ -167,13 +161,7 @@ def qk_norm_rope_row_kernel(
     # normalized = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps) *
     # weight
     row_sum_2 = tl.sum(q_2 * q_2, axis=0)
-    inverse_root_total_ratio_total = tl.sum(q * q, axis=0) + row_sum_2
-    inverse_root_total_ratio_position = tl.cast(2, tl.int64) * N
-    inverse_root_total_ratio = (
-        inverse_root_total_ratio_total / inverse_root_total_ratio_position
-    )
-    inverse_root_total = inverse_root_total_ratio + 1e-6
-    inverse_root = tl.rsqrt(inverse_root_total)
+    inverse_root = tl.rsqrt((tl.sum(q * q, axis=0) + row_sum_2) / (2.0 * N) + 1e-6)
     normalized = q * inverse_root * weight
     normalized_2 = q_2 * inverse_root * weight_2
     # rotated = torch.cat((-second, first), dim=-1)
@@ -271,8 +259,7 @@ def qk_norm_rope_apply_kernel(
     row_sum_2 = tl.sum(tl.load(row_sum_2_parts_ptr + parts), axis=0)
     # normalized = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps) *
     # weight
-    inverse_root_total = (row_sum + row_sum_2) / (tl.cast(2, tl.int64) * N) + 1e-6
-    inverse_root = tl.rsqrt(inverse_root_total)
+    inverse_root = tl.rsqrt((row_sum + row_sum_2) / (2.0 * N) + 1e-6)
     q = tl.load(
         q_ptr + row * stride_qm + cols * stride_q3,
         mask=mask,
@@ -370,8 +357,7 @@ def qk_norm_rope_looped_kernel(
     row_sum_2 = tl.sum(row_sum_2_acc, axis=0)
     # normalized = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps) *
     # weight
-    inverse_root_total = (row_sum + row_sum_2) / (tl.cast(2, tl.int64) * N) + 1e-6
-    inverse_root = tl.rsqrt(inverse_root_total)
+    inverse_root = tl.rsqrt((row_sum + row_sum_2) / (2.0 * N) + 1e-6)
 
     # final pass over the row, with its reduced values
     # backwards: the end of the row was read last and may still be cached

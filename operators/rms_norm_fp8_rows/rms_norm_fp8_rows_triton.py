@@ -84,8 +84,7 @@ def rms_norm_fp8_rows_kernel(
     normalized = x * inverse_root[:, None] * weight[None, :]
     # scale = normalized.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / 448
     row_max = _size_max(tl.where(mask, tl.abs(normalized), float("-inf")), axis=1)
-    scale_largest = _nan_maximum(row_max, 1e-12)
-    scale = scale_largest / 448
+    scale = _nan_maximum(row_max, 1e-12) / 448
     # levels = (normalized / scale).clamp(-448, 448)
     levels = _clamp(_quotient(normalized, scale[:, None]), -448, 448)
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], levels, mask=mask)
@@ -127,8 +126,7 @@ def rms_norm_fp8_rows_row_kernel(
     normalized = x * inverse_root * weight
     # scale = normalized.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / 448
     row_max = _size_max(tl.where(mask, tl.abs(normalized), float("-inf")), axis=0)
-    scale_largest = _nan_maximum(row_max, 1e-12)
-    scale = scale_largest / 448
+    scale = _nan_maximum(row_max, 1e-12) / 448
     # levels = (normalized / scale).clamp(-448, 448)
     levels = _clamp(_quotient(normalized, scale), -448, 448)
     tl.store(out_ptr + row * N + cols, levels, mask=mask)

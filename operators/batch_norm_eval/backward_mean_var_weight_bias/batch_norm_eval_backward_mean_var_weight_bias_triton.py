@@ -89,9 +89,7 @@ def batch_norm_eval_backward_mean_var_weight_bias_kernel(
     sign = tl.where(var > 0.0, 1.0, tl.where(var < 0.0, -1.0, 0.0))
     # grad_var = -0.5 * (product.sum(dim=(0, 2, 3)) * (rstd * (rstd * rstd)) * sign)
     row_sum_2 = tl.sum(tl.where(mask, product, 0.0), axis=1)
-    grad_var_product_product = row_sum_2 * (rstd * (rstd * rstd))
-    grad_var_product = grad_var_product_product * sign
-    grad_var = grad_var_product * -0.5
+    grad_var = row_sum_2 * (rstd * (rstd * rstd)) * sign * -0.5
     # grad_weight = (grad_out * (centered * rstd.reshape(-1, 1, 1))).sum(dim=(0, 2,
     # 3))
     grad_weight_product = grad_out * (centered * rstd[:, None])
@@ -172,9 +170,7 @@ def batch_norm_eval_backward_mean_var_weight_bias_row_kernel(
     sign = tl.where(var > 0.0, 1.0, tl.where(var < 0.0, -1.0, 0.0))
     # grad_var = -0.5 * (product.sum(dim=(0, 2, 3)) * (rstd * (rstd * rstd)) * sign)
     row_sum_2 = tl.sum(tl.where(mask, product, 0.0), axis=0)
-    grad_var_product_product = row_sum_2 * (rstd * (rstd * rstd))
-    grad_var_product = grad_var_product_product * sign
-    grad_var = grad_var_product * -0.5
+    grad_var = row_sum_2 * (rstd * (rstd * rstd)) * sign * -0.5
     # grad_weight = (grad_out * (centered * rstd.reshape(-1, 1, 1))).sum(dim=(0, 2,
     # 3))
     grad_weight = tl.sum(tl.where(mask, grad_out * (centered * rstd), 0.0), axis=0)

@@ -90,8 +90,8 @@ def batch_norm_train_backward_kernel(
     # zero_or_nan = 0.0 * ratio
     zero_or_nan = ratio * 0.0
     # total = grad_normalized.sum(dim=(0, 2, 3), keepdim=True) * rstd + zero_or_nan
-    total_product = tl.sum(tl.where(mask, grad_normalized, 0.0), axis=1) * rstd
-    total = total_product + zero_or_nan
+    row_sum_3 = tl.sum(tl.where(mask, grad_normalized, 0.0), axis=1)
+    total = row_sum_3 * rstd + zero_or_nan
     # grad_x = grad_centered - total / (x.shape[0] * x.shape[2] * x.shape[3])
     ratio_2 = total / N
     grad_x = grad_centered - ratio_2[:, None]
@@ -180,8 +180,8 @@ def batch_norm_train_backward_row_kernel(
     # zero_or_nan = 0.0 * ratio
     zero_or_nan = ratio * 0.0
     # total = grad_normalized.sum(dim=(0, 2, 3), keepdim=True) * rstd + zero_or_nan
-    total_product = tl.sum(tl.where(mask, grad_normalized, 0.0), axis=0) * rstd
-    total = total_product + zero_or_nan
+    row_sum_3 = tl.sum(tl.where(mask, grad_normalized, 0.0), axis=0)
+    total = row_sum_3 * rstd + zero_or_nan
     # grad_x = grad_centered - total / (x.shape[0] * x.shape[2] * x.shape[3])
     ratio_2 = total / N
     grad_x = grad_centered - ratio_2
