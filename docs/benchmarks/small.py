@@ -459,7 +459,8 @@ def merged(data: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
         return row.get("operator"), row.get("size"), row.get("case")
 
     known = {key(row) for row in other["rows"]}
-    before = [{"date": data["date"], **row} for row in data["rows"] if key(row) not in known and "operator" in row]
+    then = {"date": data["date"]} if data["date"] != other["date"] else {}
+    before = [{**then, **row} for row in data["rows"] if key(row) not in known and "operator" in row]
     return other | {"command": data["command"], "rows": [*other["rows"], *before]}
 
 

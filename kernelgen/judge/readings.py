@@ -50,10 +50,23 @@ def read_otherwise(operator: Operator, cut: Sequence[torch.Tensor], part: Part) 
     part = _added_first(operator, cut, part)
     # a weight that a mask hides is 0 on the other way, of a row too whose weights are NaN
     other = the_other_way(operator, lambda x: x, cut)
-    part = part if other is None else taken_where_right(part, other[part.output])
+    if other is None:
+        return part
+    read = taken_where_right(part, other[part.output])
     # and one that is rounded to 0 in the inputs' dtype makes NaN of an infinite value
-    other = _as_given(operator, cut) if bool(in_doubt(part).any()) else None
-    return part if other is None else taken_where_right(part, other[part.output].to(part.ref.dtype))
+    given = _as_given(operator, cut)
+    return (
+        read
+        if given is None
+        else _by_its_error(part, taken_where_right(read, given[part.output].to(read.ref.dtype)), given[part.output])
+    )
+
+
+def _by_its_error(before: Part, part: Part, given: torch.Tensor) -> Part:
+    """The part with what the operator's other way gives in the inputs' dtype in PyTorch's place, wherever another
+    reading made a number of what is none in PyTorch: its error says what the candidate's may be."""
+    made = ~before.eager.isfinite() & part.ref.isfinite() & ~before.ref.isfinite() & given.isfinite()
+    return replace(part, eager=torch.where(made, given.to(part.eager.dtype), part.eager))
 
 
 def the_other_way(

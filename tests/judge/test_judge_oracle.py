@@ -709,3 +709,28 @@ def test_a_weight_that_is_rounded_to_zero_makes_nan_of_an_infinite_value(got, se
     read = readings.read_otherwise(operator, given, part)
     assert not readings.in_doubt(read)[1]
     assert bool(readings.in_doubt(read)[0]) != settled
+
+
+def test_where_a_mask_hides_nan_the_other_ways_error_in_half_precision_counts():
+    """PyTorch has NaN there, of whose error nothing is known; a bound of 0 would be held against what rounds otherwise."""
+
+    def weighed(x, v):
+        return (torch.softmax(x.float(), -1) * v.float()).sum(-1).to(x.dtype)
+
+    def of_what_is_seen(rounded, x, v):
+        weights = rounded(torch.softmax(x.float(), -1).to(x.dtype))
+        return torch.where(weights > 0, weights * v, 0).sum(-1)
+
+    x, v, out = (
+        judge.Tensor(name, shape, "float16") for name, shape in (("x", ("N", 3)), ("v", (3,)), ("out", ("N",)))
+    )
+    operator = judge.Operator("weighed", weighed, weighed, weighed, (x, v), (out,), also=of_what_is_seen)
+    given = [torch.tensor([[0.3, 0.1, -math.inf], [0.1, 0.2, 0.3]]).half(), torch.tensor([1.7, 1.3, math.nan]).half()]
+    eager, ref = weighed(*given), weighed(*given).double()
+    exact = torch.softmax(given[0].double(), -1)[0, :2] @ given[1].double()[:2]
+    got = torch.tensor([float(exact) + 2e-3, math.nan]).half()
+    read = readings.read_otherwise(operator, given, Part(0, ((0, 2),), got, eager, ref, [], []))
+    assert not readings.in_doubt(read).any()
+    assert float(read.ref[0]) == pytest.approx(float(exact), abs=1e-3)
+    assert 0 < abs(float(read.eager[0]) - float(read.ref[0])) < 2e-3
+    assert read.eager[1].isnan()
