@@ -66,7 +66,7 @@ def cuts(graph: Graph) -> Iterator[Cut]:
     (shape,) = shapes
     reduces = any(node.op in REDUCTIONS for node in graph.nodes)
     for parts in dict.fromkeys(p for node in graph.nodes for p in _parts(graph, node) if 1 < p <= MOST):
-        for dim in reversed(range(len(shape) - 1 if reduces else 0, len(shape))):
+        for dim in reversed(range(max(len(shape) - 1, 0) if reduces else 0, len(shape))):
             of = _quotient(shape[dim], (parts,))
             if of is not None and (of or not reduces):
                 yield Cut(dim, parts, of, nested=False)

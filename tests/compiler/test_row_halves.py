@@ -60,3 +60,10 @@ def test_a_row_that_nothing_takes_apart_is_one() -> None:
     plan = plan_of(found.spec())
     assert isinstance(plan, KernelPlan)
     assert failures(found, thorough=False) == []
+
+
+def test_parts_of_what_is_reduced_to_one_number_are_none() -> None:
+    lines = "first, second = x.float().chunk(2, dim=-1)\nreturn torch.cat((second, first), dim=-1).pow(2).sum()"
+    found = sample(lines, {"x": "2*D"}, {"out": ": float32"}, {"D": 7}, {"D": 1})
+    plan_of(found.spec())
+    assert failures(found, thorough=False) == []
