@@ -46,6 +46,7 @@ from kernelgen.frontend.graph import (
     REDUCTIONS,
     SCANS,
     SEARCH,
+    Atom,
     Dim,
     Graph,
     Node,
@@ -385,13 +386,17 @@ class Lowering:
 
     def divisor(self, size: SizeOf) -> Operand:
         """A size that a float is divided by: of several parts of a reduced row, so many times one of them."""
-        rows = tuple(self.space.axes[a] for a in self.space.inner_axes())
+        rows = self.rows()
         times = times_in(size.dim, rows) if rows else 0
         return Length(rows, times) if times > 1 else self.length(size)
 
+    def rows(self) -> tuple[Atom, ...]:
+        """What a reduced row is as long as, which kernels have as N; () where N is something else."""
+        return tuple(self.space.axes[a] for a in self.space.inner_axes())
+
     def length(self, size: SizeOf) -> Operand:
         """A size as a number: that of a reduced row, or counted as a place is."""
-        rows = tuple(self.space.axes[a] for a in self.space.inner_axes())
+        rows = self.rows()
         if not any(isinstance(a, str) for a in size.dim) or (rows and same_size(size.dim, rows)):
             return Length(size.dim)
         return Use(self.counted(ix.size(size.dim)))

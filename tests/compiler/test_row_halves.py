@@ -67,3 +67,11 @@ def test_parts_of_what_is_reduced_to_one_number_are_none() -> None:
     found = sample(lines, {"x": "2*D"}, {"out": ": float32"}, {"D": 7}, {"D": 1})
     plan_of(found.spec())
     assert failures(found, thorough=False) == []
+
+
+def test_what_a_product_is_divided_by_is_no_length_of_its_rows() -> None:
+    lines = "return torch.tanh((x / (w.shape[-2] + w.shape[-2])).to(x.dtype) @ w) * (w.shape[-2] // 2 + 1)"
+    found = sample(
+        lines, {"x": "A D", "w": "D B"}, {"out": "A B"}, {"A": 3, "B": 20, "D": 16}, {"A": 1, "B": 3, "D": 5}
+    )
+    assert failures(found, thorough=False) == []

@@ -35,7 +35,6 @@ from kernelgen.families.values import (
     Entry,
     Index,
     Lowered,
-    Operand,
     Space,
     Stored,
     Unlowerable,
@@ -59,7 +58,6 @@ from kernelgen.frontend.graph import (
     Graph,
     Node,
     Ref,
-    SizeOf,
     canonical,
 )
 from kernelgen.frontend.indices import Expr
@@ -400,10 +398,8 @@ class AttentionLowering(Lowering):
         counted = self.position(axes)
         return self.add(Value("place", (), node.dtype, frozenset(axes_of(counted)), index=(counted,)))
 
-    def length(self, size: SizeOf) -> Operand:
-        if not any(isinstance(a, str) for a in size.dim):
-            return super().length(size)
-        return Use(self.counted(ix.size(size.dim)))
+    def rows(self) -> tuple[Atom, ...]:
+        return ()
 
 
 def _grouped(

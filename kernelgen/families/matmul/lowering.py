@@ -38,7 +38,6 @@ from kernelgen.families.values import (
     Entry,
     Index,
     Lowered,
-    Operand,
     Space,
     Stored,
     Unlowerable,
@@ -47,7 +46,6 @@ from kernelgen.families.values import (
     axes_of,
     expressions,
 )
-from kernelgen.frontend import indices as ix
 from kernelgen.frontend.graph import (
     ARG_REDUCTIONS,
     DOT,
@@ -61,7 +59,6 @@ from kernelgen.frontend.graph import (
     Graph,
     Node,
     Ref,
-    SizeOf,
     canonical,
 )
 from kernelgen.frontend.indices import Expr
@@ -417,10 +414,8 @@ class ProductLowering(Lowering):
     def iota(self, node: Node, axes: Entry) -> int:
         return self.counted(counted(self.space, axes_of(axes)))
 
-    def length(self, size: SizeOf) -> Operand:
-        if not any(isinstance(a, str) for a in size.dim):
-            return super().length(size)
-        return Use(self.counted(ix.size(size.dim)))
+    def rows(self) -> tuple[Atom, ...]:
+        return ()
 
 
 def _laid_out(
