@@ -23,7 +23,7 @@ from kernelgen.families.matmul import NAME as MATMUL
 from kernelgen.families.registry import FAMILIES, GENERAL, columns, family_of, named_sizes, products, rows
 from kernelgen.families.rounding import clamped_first, clamps
 from kernelgen.families.sliced import with_parts_of_weights
-from kernelgen.families.stages import Stage, in_memory_order, last_first, stages, without_ones
+from kernelgen.families.stages import Stage, in_memory_order, last_first, stages, without_ones, without_unread
 from kernelgen.families.values import Unlowerable
 from kernelgen.frontend.attention import is_attention
 from kernelgen.frontend.graph import CALL, SCANS, SELECTIONS, Graph
@@ -101,7 +101,7 @@ def _chosen(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> OnePlan
     """The plan of a graph with its first schedules: one kernel where a family takes it, several where families take its
     parts; with products of parts of weights where these are fewer, and with short reductions written out where kernels
     then are. Raises UnsupportedError where no family does."""
-    graph = without_ones(graph)
+    graph = without_ones(without_unread(graph))
     written = without_short_reductions(graph)
     if written is graph:
         return _of_weights(spec, graph, notes)

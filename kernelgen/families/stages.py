@@ -89,6 +89,26 @@ def _rows_first(graph: Graph) -> Graph:
     return _in_two(graph, lambda i: _rows_before(graph, i) if _is_whole(graph, i) else None)
 
 
+def without_unread(graph: Graph) -> Graph:
+    """The graph short of what no output is computed from, but for inputs: a line of the reference that nobody reads
+    must not decide how kernels walk."""
+    needed = set().union(*(_ancestors(graph, o.node) for o in graph.outputs))
+    kept = [i for i, node in enumerate(graph.nodes) if i in needed or node.op == "input"]
+    if len(kept) == len(graph.nodes):
+        return graph
+    place = {old: new for new, old in enumerate(kept)}
+    return replace(
+        graph,
+        nodes=tuple(_moved(graph.nodes[i], place) for i in kept),
+        outputs=tuple(replace(o, node=place[o.node]) for o in graph.outputs),
+        held=frozenset(place[i] for i in graph.held if i in place),
+        deviations=frozenset(place[i] for i in graph.deviations if i in place),
+        shortcuts=tuple(
+            (place[i], what, tuple(Ref(place[r.node]) for r in refs)) for i, what, refs in graph.shortcuts if i in place
+        ),
+    )
+
+
 def without_ones(graph: Graph) -> Graph:
     """The graph short of reductions over dimensions of one element, which change nothing."""
     nodes: list[Node] = []

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from references import DEVICE, load, plan_of, sample, schedules
+from references import DEVICE, failures, load, plan_of, sample, schedules
 
 from kernelgen import families, render
 from kernelgen.generation import lowered
@@ -131,3 +131,15 @@ def test_squares_are_summed_in_a_walk_that_another_sum_takes_with_the_mean_known
     text = render.triton_source(plan.with_table((TableRow((), looped),)))
     assert text.count("for start in") == 2
     assert "block_share" not in text
+
+
+@pytest.mark.parametrize(
+    "unread", ["torch.stack((x, x)).logsumexp(0)", "x.sum(0)", "x.mean(-1)", "torch.cat((x, x), -1).cumsum(-1)"]
+)
+def test_a_line_that_nobody_reads_does_not_decide_how_kernels_walk(unread: str) -> None:
+    """Of a dimension that is in no output no kernel is made: it had no line at all."""
+    found = sample(f"unread = {unread}\nreturn torch.sqrt(x.abs())", {"x": "A B"}, {"out": "A B"}, {"A": 3, "B": 5})
+    plan = plan_of(found.spec())
+    assert isinstance(plan, KernelPlan)
+    assert plan.family == "pointwise"
+    assert failures(found, thorough=False) == []
