@@ -341,3 +341,20 @@ def test_results_of_eight_bit_floats_are_compared() -> None:
     right, wrong = (torch.tensor(v).to(torch.float8_e4m3fn) for v in ([1.0, 448.0, math.nan], [1.0, 2.0, math.nan]))
     assert _close(right, right)
     assert not _close(wrong, right)
+
+
+def test_a_race_takes_what_is_multiplied_as_tf32_for_what_is_not() -> None:
+    import torch
+    import torch.nn.functional as F
+
+    from kernelgen.judge.stored import tf32
+    from kernelgen.worker.gpu import _close
+
+    generator = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(shape, generator=generator) for shape in ((1, 3, 8, 16, 16), (16, 3, 3, 3, 3)))
+    exact = torch.softmax(F.conv3d(x, w), 1)
+    rounded = torch.softmax(F.conv3d(tf32(x), tf32(w)), 1).float()
+    without_a_tap = torch.softmax(F.conv3d(x[..., 1:], w[..., 1:]), 1)
+    assert _close(rounded, exact, has_products=True)
+    assert not _close(rounded, exact, has_products=False)
+    assert not _close(without_a_tap, exact, has_products=True)
