@@ -15,7 +15,7 @@ import pytest
 from kernelgen import devices
 from kernelgen.analysis import Work
 from kernelgen.errors import NoDeviceError
-from kernelgen.evaluate import Candidate, Evaluator, Limits, begins_early, begun, evaluator, profile, source_hash
+from kernelgen.evaluate import Candidate, Evaluator, Limits, begins_early, begun, cuda, evaluator, profile, source_hash
 from kernelgen.evaluate.base import SAME_CODE
 from kernelgen.evaluate.cpu import CpuEvaluator
 from kernelgen.evaluate.cuda import CudaEvaluator, heats
@@ -166,6 +166,32 @@ def test_several_processes_verify_and_the_one_that_times_takes_what_is_large(
         found.runner = cast(Worker, Played("runner", asked, fails="[5]"))
         with pytest.raises(Failed, match=r"\[5\]: not finished"):
             list(found._accuracy(CURRENT, [case for case in cases if case["label"] == "[5]"]))
+
+
+def test_an_interruption_of_a_verification_does_not_wait_for_all_cases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    cases = [
+        {"sizes": {"...": [rows], "D": 2}, "dtypes": {"T": "float32"}, "label": f"[{rows}]", "layout": "sliced"}
+        for rows in range(1, 500)
+    ]
+    plan = KernelPlan(spec(), "pointwise", None, (TableRow((), SCHEDULE),))
+    asked: list[tuple[str, str]] = []
+
+    def interrupted(*_: object) -> None:
+        while len(asked) < 3:
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    with CudaEvaluator(devices.find("cpu"), plan, QUARTET, tmp_path / "c", work, 2, Limits(), "run") as found:
+        found.runner = cast(Worker, Played("runner", asked))
+        assert list(found._accuracy(CURRENT, [])) == []
+        monkeypatch.setattr(cuda, "wait", lambda futures: interrupted() if futures else None)
+        with pytest.raises(KeyboardInterrupt):
+            list(found._accuracy(CURRENT, cases))
+    time.sleep(0.2)
+    assert 3 <= len(asked) < 20
 
 
 def test_processes_that_begin_early_are_the_evaluators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,9 +124,12 @@ class CudaEvaluator(Evaluator):
         light = [n for n, case in enumerate(cases) if self._elements(case) <= HEAVY]
         found: dict[int, Answer | Failed] = {}
         waiting, args, others = deque(light), self._candidate_args(candidate), self._crew.checkers
-        with ThreadPoolExecutor(1 + len(others), thread_name_prefix="kernelgen-check") as pool:
-            for worker in (self.runner, *others):
-                pool.submit(self._check, worker, args, cases, waiting, found)
+        pool = ThreadPoolExecutor(1 + len(others), thread_name_prefix="kernelgen-check")
+        try:
+            wait([pool.submit(self._check, one, args, cases, waiting, found) for one in (self.runner, *others)])
+        finally:  # who interrupts does not wait for the other cases
+            waiting.clear()
+            pool.shutdown(wait=False)
         for worker in others:  # what they keep of the device's memory, the rest and what is timed may need
             with suppress(Failed, NoDeviceError):
                 worker.call("release", {}, self.limits.accuracy_s)
