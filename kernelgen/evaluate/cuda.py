@@ -134,10 +134,11 @@ class CudaEvaluator(Evaluator):
             with suppress(Failed, NoDeviceError):
                 worker.call("release", {}, self.limits.accuracy_s)
         self._check(self.runner, args, cases, deque(n for n in range(len(cases)) if n not in found), found)
-        failed = [(n, one) for n, one in sorted(found.items()) if isinstance(one, Failed)]
-        for n, failure in failed[:1]:
-            raise Failed(failure.status, f"{cases[n]['label']}: {failure.message}")
-        yield from (found[n] for n in range(len(cases)))  # type: ignore[misc]  # no failure is left
+        for n, report in sorted(found.items()):
+            if isinstance(report, Failed):
+                raise Failed(report.status, f"{cases[n]['label']}: {report.message}")
+            yield report
+        assert len(found) == len(cases), "a case was not judged"
 
     def _elements(self, case: dict[str, Any]) -> int:
         """The largest of the tensors of a case."""

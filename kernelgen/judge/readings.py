@@ -55,11 +55,10 @@ def read_otherwise(operator: Operator, cut: Sequence[torch.Tensor], part: Part) 
     read = taken_where_right(part, other[part.output])
     # and one that is rounded to 0 in the inputs' dtype makes NaN of an infinite value
     given = _as_given(operator, cut)
-    return (
-        read
-        if given is None
-        else _by_its_error(part, taken_where_right(read, given[part.output].to(read.ref.dtype)), given[part.output])
-    )
+    if given is None:
+        return read
+    own = given[part.output]
+    return _by_its_error(part, taken_where_right(read, own.to(read.ref.dtype)), own)
 
 
 def _by_its_error(before: Part, part: Part, given: torch.Tensor) -> Part:

@@ -36,8 +36,8 @@ where heads share keys, took 0.54 of the time of 32 programs a head for 8 heads,
 _FEW_HEADS = 16
 """Heads of a batch up to which torch's attention of one query was faster (H200)."""
 _FEW_KEYS = 1024
-"""Keys up to which a tile of queries is not shared: of 4 queries, 4 heads and 4096 keys four programs took 0.36 of the
-time of one (H200, docs/benchmarks/small.json)."""
+"""Keys up to which one program has all of them. 4 queries of 4 heads by 4096 keys took 36.8 us so, and 6.9 us where 32
+programs share the keys (H200, docs/benchmarks/small.json); what is between was not measured."""
 _SHORT = 256
 """Queries up to which tiles are loaded by pointers: of 17 and of 130 that took 0.89 of the time, of 1000 1.2 times as
 long (H200, docs/benchmarks/contractions.json)."""
