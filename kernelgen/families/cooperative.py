@@ -302,10 +302,12 @@ class _Together:
             ]
         missing: list[ir.Expr] = [ir.Call("is_missing", (word,)) for word in words]
         of_turn = ir.Apply("add", (ir.Name("split"), ir.Name("turn")), ())
-        turn = (
-            ir.Let((part.text,), ir.Apply("int_mod", (of_turn, count), ())),
-            *self._of_another(part), *leave((row, count.text), (part, None)),
-        )  # fmt: skip
+        again = leave((row, count.text), (part, None))
+        if len(left) > 1:
+            slot = ir.Name("slot")
+            at = ir.Let((slot.text,), ir.Apply("add", (ir.Apply("mul", (row, count), ()), part), ()))
+            again = [at, *leave((slot, None))]
+        turn = (ir.Let((part.text,), ir.Apply("int_mod", (of_turn, count), ())), *self._of_another(part), *again)
         said = "timed out: other programs may not be resident. Reduce every part here, its own last"
         turns = ir.For(
             "turn", ir.Number(1), ir.Apply("add", (count, ir.Number(1)), ()), ir.Number(1), turn, comment=said

@@ -26,6 +26,9 @@ SHIFTED = 512
 """Elements of a tile in two warps where columns are read from places that no alignment helps; half as many in one warp,
 twice the tiles, where rows are short (H200, images mirrored at their borders: of 112 columns 67.2 us, of 224 65.4, with
 half as many 68.6 and 70.1; of 56 columns 74.9 us, with half as many 71.3)."""
+SHARED_ROW = 512
+"""Columns of a row that one warp of a small tensor would read by itself (H200, patches of an image of 1.5 MiB, 1024
+columns: 3.6 us by four warps, 4.0 by two)."""
 NARROW = 32
 """Columns of the narrowest planes, whose tiles are one warp's 8 rows (H200, windows of 2 by 2 that tanh precedes, to
 planes of 17 by 17: 269 us, in tiles of 32 by 64 with four warps 754)."""
@@ -78,7 +81,7 @@ def first_table(body: Body, lengths: Sequence[int], long: Schedule) -> Table:
     if lengths and max(lengths) <= NARROW:
         narrow = _fitting(body, WIDTHS[0]).replace(BLOCK_SIZE_N=NARROW, BLOCK_SIZE_M=8, num_warps=1)
         return (
-            table_row(narrow.replace(num_warps=2), row_bytes=4 * NARROW, tensor_bytes=TINY),
+            table_row(_small(body, WIDTHS[0]), row_bytes=4 * NARROW, tensor_bytes=TINY),
             table_row(narrow, row_bytes=4 * NARROW),
             *(table_row(_fitting(body, w), row_bytes=2 * w) for w in WIDTHS[1:]),
             table_row(last),
@@ -104,6 +107,8 @@ def _small(body: Body, width: int) -> Schedule:
     if loads > 2:
         each = 1 << (loads - 1).bit_length()
         return fitting.replace(BLOCK_SIZE_M=max(1, fitting.int("BLOCK_SIZE_M") // each))
+    if fitting.int("BLOCK_SIZE_N") >= SHARED_ROW * fitting.int("num_warps"):
+        fitting = fitting.replace(num_warps=2 * fitting.int("num_warps"))
     return fitting.replace(specialize=True)
 
 

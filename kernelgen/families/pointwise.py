@@ -47,6 +47,9 @@ NARROW_ROW_BYTES = 8
 """Rows that leave all but a few columns of a tile that turns them empty."""
 ONE_WAVE = 2**21
 """Bytes of half precision in one wave of programs of 512 elements on an H200."""
+MANY_TENSORS = 5
+"""Tensors that an element is read from and written to, of which a program of few elements moves enough (H200, a step of
+Lion: 64 KiB each 1.85 us by 256 elements, 2.30 by 1024; 512 KiB 2.3 and 2.7)."""
 
 
 STREAM_BYTES = 2**31
@@ -96,7 +99,7 @@ def _of_long_rows(body: Body, tile: Schedule) -> tuple[Table, Table]:
             table_row(_LONG_TILE.replace(BLOCK_SIZE_N=1024), row_bytes=2 * SHORT_ROW_BYTES), table_row(_LONG_TILE)
         )  # fmt: skip
     narrow = long[-1].schedule.replace(BLOCK_SIZE_N=1024)
-    few = table_row(narrow, rows=2, tensor_bytes=SMALL), table_row(tile.replace(BLOCK_SIZE_M=1), tensor_bytes=TINY)
+    few = table_row(narrow, rows=2, tensor_bytes=SMALL), table_row(tile.replace(BLOCK_SIZE_M=2), tensor_bytes=2 * TINY)
     return (*few, table_row(tile, tensor_bytes=SMALL)), long
 
 
@@ -112,16 +115,9 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
         return (table_row(blocks.replace(BLOCK_SIZE_M=8), tensor_bytes=SMALL), table_row(blocks))
     spread = ELEMENTS.name in variants(body)
     if is_turned(body):
-        narrow = (table_row(runs.default(), row_bytes=NARROW_ROW_BYTES),) if spread else ()
-        return (*narrow, table_row(_square().replace(BLOCK_SIZE_N=32), tensor_bytes=SMALL), table_row(_square()))
+        return _turned(spread)
     if planes.applies(body):
-        found = plane_schedules.first_table(
-            body, [columns for _, columns in shapes], _moved() if body.exact else _LONG_TILE
-        )
-        if planes.is_window(body) and not chains(body):  # a walk over rows leaves most processors idle
-            found = (*found[:-1], table_row(tile, tensor_bytes=SMALL), found[-1])
-        mirrored = spread and planes.is_shifted(body) and not is_paired(body)
-        return (*(_elements(TINY) if mirrored else ()), *found)
+        return _of_planes(body, [columns for _, columns in shapes], spread)
     gathered = _gathered(body)
     alone = _elements(SMALL) if gathered and spread else ()
     if gathered == "rows":  # what programs that run together gather from lies in a strip that the cache holds
@@ -140,7 +136,9 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
     # half a warp a row of 32 columns (H200, MXFP8's blocks of 32: 89 us, by 8 warps that share 32 rows 116)
     half = {"BLOCK_SIZE_M": 128, "num_warps": 2} if 2 * shortest <= HEAD else {"BLOCK_SIZE_M": 32}
     head = table_row(short.replace(BLOCK_SIZE_N=HEAD, **half), row_bytes=2 * HEAD)
-    heads = (head,) if shortest <= HEAD else ()
+    heads: Table = (head,) if shortest <= HEAD else ()
+    if spread and 2 * shortest <= HEAD:  # of 8 rows of 7168 that MXFP8's blocks make 2.0 us, in tiles 2.8
+        heads = (table_row(runs.default(), row_bytes=2 * HEAD, tensor_bytes=SMALL), *heads)
     if gathered:  # a program has one row, which stays in its processor's own cache
         row = tile.replace(BLOCK_SIZE_M=1, BLOCK_SIZE_N=2048)
         return (
@@ -158,6 +156,27 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
     )
 
 
+def _turned(spread: bool) -> Table:
+    """Tiles that are turned: of small tensors more of them (H200, 200 KiB made channels-last 2.2 us in tiles of 32 by
+    32, 2.5 of 128 by 32), of the narrowest rows element by element."""
+    narrow = (table_row(runs.default(), row_bytes=NARROW_ROW_BYTES),) if spread else ()
+    small = _square().replace(BLOCK_SIZE_N=32)
+    smallest = table_row(small.replace(BLOCK_SIZE_M=32), tensor_bytes=TINY // 2)
+    return (*narrow, smallest, table_row(small, tensor_bytes=SMALL), table_row(_square()))
+
+
+def _of_planes(body: Body, lengths: Sequence[int], spread: bool) -> Table:
+    """Tiles of planes. Of small tensors a walk over rows leaves most processors idle, and what is read from places of
+    its own is faster element by element, most of all what several places make (H200, bilinear, 2 MiB: 4.0 us, in
+    tiles of planes 4.7)."""
+    found = plane_schedules.first_table(body, lengths, _moved() if body.exact else _LONG_TILE)
+    if planes.is_window(body) and not chains(body):
+        found = (*found[:-1], table_row(default("tile"), tensor_bytes=SMALL), found[-1])
+    if not spread or not planes.is_shifted(body) or is_paired(body):
+        return found
+    return (*_elements(SMALL if len(at_levels(body, (FULL,))) > 2 else TINY), *found)
+
+
 def _elements(limit: int) -> Table:
     """The lines of tensors of at most so many bytes, element by element."""
     run = runs.default()
@@ -168,7 +187,9 @@ def _runs_of_memory(body: Body, shapes: Sequence[tuple[int, int]]) -> Table:
     """One line; one for small tensors where programs would be few for having many elements, and one for tensors beyond
     2 GiB where such are timed."""
     run = _flat(body)
-    short = (table_row(run.replace(BLOCK_SIZE=512), row_bytes=ONE_WAVE),) if run.int("BLOCK_SIZE") > 1024 else ()
+    short: Table = (table_row(run.replace(BLOCK_SIZE=512), row_bytes=ONE_WAVE),) if run.int("BLOCK_SIZE") > 1024 else ()
+    if len(body.layout.accesses) + len(output_values(body)) >= MANY_TENSORS:
+        short = (table_row(run.replace(BLOCK_SIZE=256), row_bytes=TINY), *short)
     vast = any(4 * rows * columns > STREAM_BYTES for rows, columns in shapes)
     if vast:
         return (*short, table_row(run, row_bytes=STREAM_BYTES), table_row(_STREAM))

@@ -62,7 +62,9 @@ FEW_SHORT_ROWS = 512
 before 2.0 us by 4 rows, 2.8 by 16; from 1024 rows on 4 are slower)."""
 TINY_ROWS, FEW_TINY_ROWS = 64, 8192
 """Rows of at most 32 elements in a program, and so many that leave processors idle if a program has them (H200: 3.7
-million rows of 32 in bfloat16 by 64 88 us, by 16 153; half a million of 16, updated and summed, 46 and 56)."""
+million rows of 32 in bfloat16 by 64 88 us, by 16 153; half a million of 16, updated and summed, 46 and 56; but 28672
+rows of 32 quantised by 32 4.2 us, by 64 4.7). Of so many rows of 128 elements, more warps share 16 of them: 4096 of
+queries normed and turned 2.7 us by eight warps, 2.9 by four; 3584 quantised 2.7 and 3.2."""
 MAX_ROW_BYTES = 32768
 """Where the first table switches to blocks; both neighbours are then searched."""
 WIDEST_WINDOW = 32
@@ -77,11 +79,11 @@ FEW = (16, 2**16)
 """Rows and their elements that few long rows are divided for where none are timed: 64 programs each (H200, log-sum-exp
 of 8 rows of 128256: 5.3 us, a program each 58)."""
 FEW_LANES = Schedule.make(
-    "columns", BLOCK_SIZE_M=32, BLOCK_SIZE_N=64, num_warps=8, NUM_STAGES=1, backwards=False, keep_row=True,
+    "columns", BLOCK_SIZE_M=32, BLOCK_SIZE_N=32, num_warps=8, NUM_STAGES=1, backwards=False, keep_row=True,
     specialize=False, loads="default", stores="default",
 )  # fmt: skip
-"""Some thousand short rows that lanes lie along: twice the programs (H200, 64 by 4096 summed over the first dimension:
-2.5 us, in tiles of 64 by 64 3.1)."""
+"""Some thousand short rows that lanes lie along: twice the programs (H200, 128 by 8192 summed over the first dimension:
+3.1 us, in tiles of 32 by 64 3.2; 64 by 4096 2.4, 2.5 and in tiles of 64 by 64 3.1)."""
 SHORTEST = 32
 SHORT_LANES = FEW_LANES.replace(BLOCK_SIZE_N=8, num_warps=1)
 """Rows of no more elements, which a tile of 64 columns would leave half empty (H200, embeddings of 32 tokens summed for
@@ -270,14 +272,23 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
         few = few_lanes(shapes) if SPLIT_COLUMNS.name in variants(body) else None
         longest = max((columns for _, columns in shapes), default=2**10)
         many = fitted(SPLIT_COLUMNS, *few) if few else _columns(body, longest)
+        limit = FEW_LANES.int("BLOCK_SIZE_M") * 256
         if longest <= SHORTEST:
-            return (table_row(many),)
-        return (table_row(FEW_LANES, rows=FEW_LANES.int("BLOCK_SIZE_M") * 256, row_bytes=256), table_row(many))
+            return (table_row(many.replace(num_warps=4), rows=limit), table_row(many))
+        if many.variant == COLUMNS.name and 64 < longest <= 128:
+            # at once (H200, 256 rows of 128, updated and summed: 3.0 us, in two blocks 3.9)
+            return (table_row(FEW_LANES.replace(BLOCK_SIZE_N=128, specialize=True), rows=limit), table_row(many))
+        # twice the programs (H200, rows of 256 channels normed at 3136 places: 3.5 us, in tiles of 64 rows 4.4)
+        wide = many.variant == COLUMNS.name and many.int("BLOCK_SIZE_M") * many.int("BLOCK_SIZE_N") > 4096
+        fewer = (table_row(many.replace(BLOCK_SIZE_M=32, num_warps=8), rows=limit),) if wide else ()
+        return (table_row(FEW_LANES, rows=limit, row_bytes=256), *fewer, table_row(many))
     if _are_windows(body):
         return (table_row(WINDOWS),)
     once = _walks_once(body)
     row = default("row").replace(loads="evict_first" if once else "default")
     more = 2 if _is_light(body) else 1
+    # one row alone waits for its own program (H200, a loss of 4096 pairs: 3.7 us by 16 warps, 5.3 by 8)
+    alone = 1 if body.layout.rows else 2
     short = _short_rows(shapes) if body.layout.rows else ()
     wider = table_row(row.replace(num_warps=8), rows=FEW_ROWS, row_bytes=8192)
     return (
@@ -285,8 +296,8 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
         *((wider,) if body.layout.rows and not once else ()),
         table_row(row.replace(num_warps=2 * more), row_bytes=4096),
         table_row(row.replace(num_warps=4 * more), row_bytes=8192),
-        table_row(row.replace(num_warps=8 * more), row_bytes=16384),
-        table_row(row.replace(num_warps=16), row_bytes=MAX_ROW_BYTES),
+        table_row(row.replace(num_warps=8 * more * alone), row_bytes=16384),
+        table_row(row.replace(num_warps=16 * alone), row_bytes=MAX_ROW_BYTES),
         *_long_rows(body, shapes),
     )
 
@@ -296,10 +307,18 @@ def _short_rows(shapes: Sequence[tuple[int, int]]) -> Table:
     several = default("rows").replace(BLOCK_SIZE_M=16)
     few = table_row(several.replace(BLOCK_SIZE_M=4), rows=FEW_SHORT_ROWS, row_bytes=SHORT_ROW_BYTES)
     usual = table_row(several, row_bytes=SHORT_ROW_BYTES)
-    if not shapes or max(columns for _, columns in shapes) > 32:
+    lengths = {columns for _, columns in shapes} or {1}
+    if min(lengths) > 64 and max(lengths) <= 256:  # blocks and heads: eight elements a thread
+        shared = several.replace(num_warps=8)
+        return few, table_row(shared, rows=FEW_TINY_ROWS, row_bytes=SHORT_ROW_BYTES), usual
+    if not shapes or max(lengths) > 32:
         return few, usual
     many = several.replace(BLOCK_SIZE_M=TINY_ROWS)
-    return few, table_row(several, rows=FEW_TINY_ROWS, row_bytes=SHORT_ROW_BYTES), table_row(many, row_bytes=128), usual
+    return (
+        few, table_row(several, rows=FEW_TINY_ROWS, row_bytes=SHORT_ROW_BYTES),
+        table_row(several.replace(BLOCK_SIZE_M=TINY_ROWS // 2), rows=4 * FEW_TINY_ROWS, row_bytes=128),
+        table_row(many, row_bytes=128), usual,
+    )  # fmt: skip
 
 
 def _long_rows(body: Body, shapes: Sequence[tuple[int, int]]) -> list[TableRow]:

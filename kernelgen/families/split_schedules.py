@@ -30,6 +30,12 @@ MOST_PARTS = 256
 NARROW = 64
 """Rows of which a quarter is enough for the lanes of a program (H200, 4096 by 64 summed over the first dimension:
 4.5 us, with 64 lanes 6.2)."""
+FEWEST = 8
+"""Rows of which half share a program (H200, 131072 by 8 summed over the first dimension: 4.6 us by 4 lanes, 5.5 by 8,
+8.7 by 16)."""
+LEAST_OF_LANES = 32
+"""Elements of a row that a part has at least (H200, 4096 by 64 summed so: 3.9 us in 128 parts, 4.5 in 256; 512 by 1024
+4.5 in 16, 5.2 in 32)."""
 LONG_ROW = 16384
 """Rows from so many elements on are worth dividing where there are few of them."""
 _LANES = 64
@@ -57,15 +63,15 @@ def default(form: Form) -> Schedule:
 def fitted(form: Form, rows: int, columns: int, reads: int = 1) -> Schedule:
     """The schedule that gives about PROGRAMS programs, each with at least one whole block; `reads`: tensors walked."""
     schedule = default(form)
-    lanes = (_LANES if rows > NARROW else _LANES // 4) if form.several else 1
+    lanes = (_LANES if rows > NARROW else _LANES // 4 if rows > FEWEST else _LANES // 16) if form.several else 1
     programs = LANE_PROGRAMS if lanes > 1 else PROGRAMS if rows == 1 else SHARED_PROGRAMS
     splits = power_below(programs // max(1, -(-rows // lanes)))
     if lanes > 1:  # the next kernel joins the parts of a row in one program
         schedule = schedule.replace(BLOCK_SIZE_M=lanes)
-        splits = min(splits, MOST_PARTS)
+        splits = min(splits, MOST_PARTS, power_below(columns // LEAST_OF_LANES))
     least = 16 if lanes > 1 else 1024
     if lanes > 1:
-        schedule = schedule.replace(BLOCK_SIZE_N=schedule.int("BLOCK_SIZE_N") * _LANES // lanes)
+        schedule = schedule.replace(BLOCK_SIZE_N=min(128, schedule.int("BLOCK_SIZE_N") * _LANES // lanes))
     elif rows > 1:
         schedule = schedule.replace(BLOCK_SIZE_N=schedule.int("BLOCK_SIZE_N") // 2)
     if lanes == 1:

@@ -51,7 +51,10 @@ def cdiv(a: int, b: int) -> int:
 
 
 # Each entry: maximum bytes of the tensor (None: no limit), kernel, launch options.
-SCHEDULES = ((None, cfg_step_kernel, {"BLOCK_SIZE": 1024, "num_warps": 4}),)
+SCHEDULES = (
+    (524288, cfg_step_kernel, {"BLOCK_SIZE": 256, "num_warps": 4}),
+    (None, cfg_step_kernel, {"BLOCK_SIZE": 1024, "num_warps": 4}),
+)
 
 
 def pick_schedule(size: int):

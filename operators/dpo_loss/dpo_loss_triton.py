@@ -169,8 +169,8 @@ def next_power_of_2(n: int) -> int:
 SCHEDULES = (
     (4096, dpo_loss_kernel, {"num_warps": 2}),
     (8192, dpo_loss_kernel, {"num_warps": 4}),
-    (16384, dpo_loss_kernel, {"num_warps": 8}),
-    (32768, dpo_loss_kernel, {"num_warps": 16}),
+    (16384, dpo_loss_kernel, {"num_warps": 16}),
+    (32768, dpo_loss_kernel, {"num_warps": 32}),
     (
         None,
         dpo_loss_split_kernel,

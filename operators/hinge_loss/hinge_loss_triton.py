@@ -113,8 +113,8 @@ def next_power_of_2(n: int) -> int:
 SCHEDULES = (
     (4096, hinge_loss_kernel, {"num_warps": 4}),
     (8192, hinge_loss_kernel, {"num_warps": 8}),
-    (16384, hinge_loss_kernel, {"num_warps": 16}),
-    (32768, hinge_loss_kernel, {"num_warps": 16}),
+    (16384, hinge_loss_kernel, {"num_warps": 32}),
+    (32768, hinge_loss_kernel, {"num_warps": 32}),
     (None, hinge_loss_partials_kernel, {"BLOCK_SIZE_N": 4096, "num_warps": 8}),
 )
 

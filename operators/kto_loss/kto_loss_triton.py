@@ -122,8 +122,8 @@ def next_power_of_2(n: int) -> int:
 SCHEDULES = (
     (4096, kto_loss_kernel, {"num_warps": 4}),
     (8192, kto_loss_kernel, {"num_warps": 8}),
-    (16384, kto_loss_kernel, {"num_warps": 16}),
-    (32768, kto_loss_kernel, {"num_warps": 16}),
+    (16384, kto_loss_kernel, {"num_warps": 32}),
+    (32768, kto_loss_kernel, {"num_warps": 32}),
     (2097152, kto_loss_partials_kernel, {"BLOCK_SIZE_N": 1024, "num_warps": 4}),
     (None, kto_loss_partials_kernel, {"BLOCK_SIZE_N": 8192, "num_warps": 32}),
 )

@@ -534,8 +534,8 @@ ROW_LOSSES_SCHEDULES = (
 LOSS_SCHEDULES = (
     (4096, linear_cross_entropy_loss_kernel, {"num_warps": 4}),
     (8192, linear_cross_entropy_loss_kernel, {"num_warps": 8}),
-    (16384, linear_cross_entropy_loss_kernel, {"num_warps": 16}),
-    (32768, linear_cross_entropy_loss_kernel, {"num_warps": 16}),
+    (16384, linear_cross_entropy_loss_kernel, {"num_warps": 32}),
+    (32768, linear_cross_entropy_loss_kernel, {"num_warps": 32}),
     (
         2097152,
         linear_cross_entropy_loss_partials_kernel,

@@ -202,7 +202,7 @@ def next_power_of_2(n: int) -> int:
 
 # Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
-    (2048, 128, masked_cumsum_kernel, {"num_warps": 4}),
+    (2048, 128, masked_cumsum_kernel, {"num_warps": 8}),
     (2048, None, masked_cumsum_kernel, {"num_warps": 1}),
     (8192, None, masked_cumsum_kernel, {"num_warps": 4}),
     (32768, None, masked_cumsum_kernel, {"num_warps": 8}),

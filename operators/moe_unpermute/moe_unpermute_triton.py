@@ -80,8 +80,13 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-# Each entry: maximum bytes of a row (None: no limit), kernel, launch options.
+# Each entry: maximum rows (None: no limit), kernel, launch options.
 SCHEDULES = (
+    (
+        8192,
+        moe_unpermute_kernel,
+        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 8, "num_warps": 4},
+    ),
     (
         None,
         moe_unpermute_kernel,
@@ -91,7 +96,7 @@ SCHEDULES = (
 
 
 def pick_schedule(size: int):
-    """The kernel and the launch options for a row of `size` bytes."""
+    """The kernel and the launch options for `size` rows."""
     for most, kernel, options in SCHEDULES:
         if most is None or size <= most:
             return kernel, options
@@ -165,7 +170,7 @@ def moe_unpermute(
         raise ValueError(
             f"moe_unpermute: at most 2**35 rows and 2**30 columns, got {M} and {N}"
         )
-    kernel, options = pick_schedule(N * out.element_size())
+    kernel, options = pick_schedule(M)
     # Triton launches on the current device
     with torch.cuda.device(permuted.get_device()):
         grid = (cdiv(M, options["BLOCK_SIZE_M"]),)

@@ -129,6 +129,12 @@ SCHEDULES = (
     ),
     (
         None,
+        4194304,
+        patchify_planes_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "ROW_TILES": 2, "num_warps": 4},
+    ),
+    (
+        None,
         None,
         patchify_planes_kernel,
         {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "ROW_TILES": 2, "num_warps": 2},

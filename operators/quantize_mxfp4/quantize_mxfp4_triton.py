@@ -134,6 +134,7 @@ def next_power_of_2(n: int) -> int:
 SCHEDULES = (
     (512, quantize_mxfp4_kernel, {"BLOCK_SIZE_M": 4, "num_warps": 4}),
     (8192, quantize_mxfp4_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
+    (32768, quantize_mxfp4_kernel, {"BLOCK_SIZE_M": 32, "num_warps": 4}),
     (None, quantize_mxfp4_kernel, {"BLOCK_SIZE_M": 64, "num_warps": 4}),
 )
 

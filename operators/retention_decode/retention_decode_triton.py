@@ -22,129 +22,6 @@ def retention_decode_kernel(
     out_ptr,
     new_state_ptr,
     M,
-    N,
-    H,
-    V,
-    stride_qb,
-    stride_qh,
-    stride_qn,
-    stride_state_b,
-    stride_state_h,
-    stride_state_n,
-    stride_state_v_index,
-    stride_decay_h,
-    stride_kb,
-    stride_kh,
-    stride_kn,
-    stride_vm,
-    stride_new_state_b,
-    stride_new_state_h,
-    stride_new_state_n,
-    stride_new_state_v_index,
-    BLOCK_SIZE_M: tl.constexpr,
-    BLOCK_SIZE_N: tl.constexpr,
-):
-    stride_qn = tl.cast(stride_qn, tl.int64)  # cols * stride may pass 2**31
-    stride_state_n = tl.cast(stride_state_n, tl.int64)
-    stride_kn = tl.cast(stride_kn, tl.int64)
-    stride_new_state_n = tl.cast(stride_new_state_n, tl.int64)
-    # lanes run along the kept dimensions; a program loops over the reduced ones in
-    # blocks
-    pid_m = tl.program_id(0).to(tl.int64)  # int64: offsets may pass 2**31
-    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-    row_mask = rows < M
-    # the dtype of M, int32 if it suffices: faster division
-    short_rows = rows.to((tl.program_id(0) + M).dtype)
-    v_index = (short_rows % V).to(tl.int64)
-    h = (short_rows // V % H).to(tl.int64)
-    b = (short_rows // (H * V)).to(tl.int64)
-    decay = tl.load(decay_ptr + h * stride_decay_h, mask=row_mask)
-    v = tl.load(v_ptr + rows * stride_vm, mask=row_mask).to(tl.float32)
-
-    out_acc = tl.full((BLOCK_SIZE_M, BLOCK_SIZE_N), 0.0, tl.float32)
-    for start in range(0, N, BLOCK_SIZE_N):
-        cols = start + tl.arange(0, BLOCK_SIZE_N)
-        col_mask = cols < N
-        mask = row_mask[:, None] & col_mask[None, :]
-        q = tl.load(
-            q_ptr
-            + b[:, None] * stride_qb
-            + h[:, None] * stride_qh
-            + cols[None, :] * stride_qn,
-            mask=mask,
-            other=0.0,
-            eviction_policy="evict_last",
-        ).to(tl.float32)
-        state = tl.load(
-            state_ptr
-            + b[:, None] * stride_state_b
-            + h[:, None] * stride_state_h
-            + cols[None, :] * stride_state_n
-            + v_index[:, None] * stride_state_v_index,
-            mask=mask,
-            other=0.0,
-            eviction_policy="evict_last",
-        )
-        k = tl.load(
-            k_ptr
-            + b[:, None] * stride_kb
-            + h[:, None] * stride_kh
-            + cols[None, :] * stride_kn,
-            mask=mask,
-            other=0.0,
-            eviction_policy="evict_last",
-        ).to(tl.float32)
-        # new_state = state * decay[:, None, None] + k.float()[..., None] *
-        # v.float()[..., None, :]
-        new_state = state * decay[:, None] + k * v[:, None]
-        out_acc += tl.where(mask, q * new_state, 0.0)
-    out = tl.sum(out_acc, axis=1)
-
-    # final pass over the row, with its reduced values
-    for start in range(0, N, BLOCK_SIZE_N):
-        cols = start + tl.arange(0, BLOCK_SIZE_N)
-        col_mask = cols < N
-        mask = row_mask[:, None] & col_mask[None, :]
-        state = tl.load(
-            state_ptr
-            + b[:, None] * stride_state_b
-            + h[:, None] * stride_state_h
-            + cols[None, :] * stride_state_n
-            + v_index[:, None] * stride_state_v_index,
-            mask=mask,
-            eviction_policy="evict_first",
-        )
-        k = tl.load(
-            k_ptr
-            + b[:, None] * stride_kb
-            + h[:, None] * stride_kh
-            + cols[None, :] * stride_kn,
-            mask=mask,
-            eviction_policy="evict_first",
-        ).to(tl.float32)
-        new_state = state * decay[:, None] + k * v[:, None]
-        tl.store(
-            new_state_ptr
-            + b[:, None] * stride_new_state_b
-            + h[:, None] * stride_new_state_h
-            + cols[None, :] * stride_new_state_n
-            + v_index[:, None] * stride_new_state_v_index,
-            new_state,
-            mask=mask,
-        )
-    tl.store(out_ptr + rows, out, mask=row_mask)
-
-
-@triton.jit
-def retention_decode_specialize_kernel(
-    state_ptr,
-    k_ptr,
-    v_ptr,
-    q_ptr,
-    decay_ptr,
-    out_ptr,
-    new_state_ptr,
-    M,
     H,
     V,
     stride_qb,
@@ -263,31 +140,26 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-# Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
+# Each entry: maximum rows (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
-        256,
         8192,
         retention_decode_kernel,
-        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 8},
+        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 128, "num_warps": 8},
     ),
     (
         None,
-        None,
-        retention_decode_specialize_kernel,
+        retention_decode_kernel,
         {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 128, "num_warps": 8},
     ),
 )
 
 
-def pick_schedule(row_bytes: int, rows: int):
-    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
-    for max_row_bytes, max_rows, kernel, options in SCHEDULES:
-        if max_row_bytes is not None and row_bytes > max_row_bytes:
-            continue
-        if max_rows is not None and rows > max_rows:
-            continue
-        return kernel, options
+def pick_schedule(size: int):
+    """The kernel and the launch options for `size` rows."""
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -385,50 +257,27 @@ def retention_decode(
             f"retention_decode: at most 2**35 rows and 2**30 columns, got {M} and {N}"
         )
     v_view = v.reshape(M)
-    kernel, options = pick_schedule(N * out.element_size(), M)
+    kernel, options = pick_schedule(M)
     with torch.cuda.device(state.get_device()):  # Triton launches on the current device
-        if kernel is retention_decode_kernel:
-            grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
-            kernel[grid](
-                state,
-                k,
-                v_view,
-                q,
-                decay,
-                out,
-                new_state,
-                M,
-                N,
-                H,
-                V,
-                *q.stride(),
-                *state.stride(),
-                *decay.stride(),
-                *k.stride(),
-                *v_view.stride(),
-                *new_state.stride(),
-                **options,
-            )
-        elif kernel is retention_decode_specialize_kernel:
-            grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
-            kernel[grid](
-                state,
-                k,
-                v_view,
-                q,
-                decay,
-                out,
-                new_state,
-                M,
-                H,
-                V,
-                *q.stride(),
-                *state.stride(),
-                *decay.stride(),
-                *k.stride(),
-                *v_view.stride(),
-                *new_state.stride(),
-                N=N,
-                **options,
-            )
+        grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
+        kernel[grid](
+            state,
+            k,
+            v_view,
+            q,
+            decay,
+            out,
+            new_state,
+            M,
+            H,
+            V,
+            *q.stride(),
+            *state.stride(),
+            *decay.stride(),
+            *k.stride(),
+            *v_view.stride(),
+            *new_state.stride(),
+            N=N,
+            **options,
+        )
     return out, new_state

@@ -104,6 +104,12 @@ SCHEDULES = (
     (8, None, reverse_dims_kernel, {"BLOCK_SIZE": 1024, "num_warps": 4}),
     (
         None,
+        262144,
+        reverse_dims_tile_kernel,
+        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 32, "num_warps": 8},
+    ),
+    (
+        None,
         4194304,
         reverse_dims_tile_kernel,
         {"BLOCK_SIZE_M": 128, "BLOCK_SIZE_N": 32, "num_warps": 8},

@@ -207,6 +207,7 @@ EXPERTS_SCHEDULES = (
 WEIGHTS_SCHEDULES = (
     (512, router_biased_weights_kernel, {"BLOCK_SIZE_M": 4, "num_warps": 4}),
     (8192, router_biased_weights_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
+    (32768, router_biased_weights_kernel, {"BLOCK_SIZE_M": 32, "num_warps": 4}),
     (None, router_biased_weights_kernel, {"BLOCK_SIZE_M": 64, "num_warps": 4}),
 )
 

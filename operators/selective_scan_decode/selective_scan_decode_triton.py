@@ -458,6 +458,7 @@ def next_power_of_2(n: int) -> int:
 SCHEDULES = (
     (512, 512, selective_scan_decode_kernel, {"BLOCK_SIZE_M": 4, "num_warps": 4}),
     (512, 8192, selective_scan_decode_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
+    (128, 32768, selective_scan_decode_kernel, {"BLOCK_SIZE_M": 32, "num_warps": 4}),
     (128, None, selective_scan_decode_kernel, {"BLOCK_SIZE_M": 64, "num_warps": 4}),
     (512, None, selective_scan_decode_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (8192, 128, selective_scan_decode_row_kernel, {"num_warps": 8}),

@@ -112,6 +112,7 @@ def next_power_of_2(n: int) -> int:
 # Each entry: maximum rows (None: no limit), kernel, launch options.
 SCHEDULES = (
     (512, silu_mul_fp8_blocks_kernel, {"BLOCK_SIZE_M": 4, "num_warps": 4}),
+    (8192, silu_mul_fp8_blocks_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 8}),
     (None, silu_mul_fp8_blocks_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
 )
 

@@ -71,6 +71,12 @@ SCHEDULES = (
     (8, None, transpose_kernel, {"BLOCK_SIZE": 1024, "num_warps": 4}),
     (
         None,
+        262144,
+        transpose_tile_kernel,
+        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 32, "num_warps": 8},
+    ),
+    (
+        None,
         4194304,
         transpose_tile_kernel,
         {"BLOCK_SIZE_M": 128, "BLOCK_SIZE_N": 32, "num_warps": 8},

@@ -160,7 +160,7 @@ def cdiv(a: int, b: int) -> int:
 # launch options.
 SCHEDULES = (
     (None, 196608, upsample_bilinear_kernel, {"BLOCK_SIZE": 256, "num_warps": 4}),
-    (None, 524288, upsample_bilinear_kernel, {"BLOCK_SIZE": 1024, "num_warps": 4}),
+    (None, 4194304, upsample_bilinear_kernel, {"BLOCK_SIZE": 1024, "num_warps": 4}),
     (
         128,
         None,

@@ -207,18 +207,20 @@ def _by_columns(body: ConvolutionBody, box: Schedule, narrow: Schedule | None, *
         width = min(box.int("BLOCK_N"), _enough(columns, LEAST_COLUMNS))
         box = narrow if narrow and width <= 64 else box
         return (*_of_few_pixels(box.replace(BLOCK_N=width), upto), table_row(box.replace(BLOCK_N=width), **upto))
+    thin = (narrow or box).replace(BLOCK_N=64)
     return (
-        table_row((narrow or box).replace(BLOCK_N=64), N=64, **upto), *_of_few_pixels(box, upto),
-        table_row(box, **upto),
+        table_row(thin.replace(num_warps=4), M=2 * FEW_PIXELS, N=64, **upto), table_row(thin, N=64, **upto),
+        *_of_few_pixels(box, upto), table_row(box, **upto),
     )  # fmt: skip
 
 
 def _of_few_pixels(box: Schedule, upto: Mapping[str, int]) -> Table:
     """In half precision, where wider tiles would be fewer than half of the multiprocessors: narrow ones, which took
-    0.66 to 0.75 of the time of 196 to 3136 pixels by 256 or 512 channels (H200, docs/benchmarks/small.json)."""
+    0.66 to 0.75 of the time of 196 to 3136 pixels by 256 or 512 channels (H200, docs/benchmarks/small.json), by four
+    warps, which took 0.72 to 1.01 of the time of eight."""
     if box.int("BLOCK_N") <= 64 or upto.get("itemsize") != 2 or "C" in upto:
         return ()
-    return (table_row(box.replace(BLOCK_N=64), M=FEW_PIXELS, N=FEW_COLUMNS, **upto),)
+    return (table_row(box.replace(BLOCK_N=64, num_warps=4), M=FEW_PIXELS, N=FEW_COLUMNS, **upto),)
 
 
 @dataclass(frozen=True)

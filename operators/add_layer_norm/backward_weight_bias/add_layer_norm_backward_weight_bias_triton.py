@@ -198,7 +198,7 @@ SCHEDULES = (
         256,
         8192,
         add_layer_norm_backward_weight_bias_kernel,
-        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 8},
+        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 32, "num_warps": 8},
     ),
     (
         None,

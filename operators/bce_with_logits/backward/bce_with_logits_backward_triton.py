@@ -54,6 +54,7 @@ def cdiv(a: int, b: int) -> int:
 
 # Each entry: maximum bytes of the tensor (None: no limit), kernel, launch options.
 SCHEDULES = (
+    (524288, bce_with_logits_backward_kernel, {"BLOCK_SIZE": 256, "num_warps": 4}),
     (None, bce_with_logits_backward_kernel, {"BLOCK_SIZE": 1024, "num_warps": 4}),
 )
 

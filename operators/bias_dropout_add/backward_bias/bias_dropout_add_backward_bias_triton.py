@@ -156,7 +156,7 @@ SCHEDULES = (
         256,
         8192,
         bias_dropout_add_backward_bias_kernel,
-        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 8},
+        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 32, "num_warps": 8},
     ),
     (
         None,

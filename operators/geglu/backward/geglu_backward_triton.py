@@ -58,7 +58,10 @@ def cdiv(a: int, b: int) -> int:
 
 
 # Each entry: maximum bytes of the tensor (None: no limit), kernel, launch options.
-SCHEDULES = ((None, geglu_backward_kernel, {"BLOCK_SIZE": 1024, "num_warps": 4}),)
+SCHEDULES = (
+    (524288, geglu_backward_kernel, {"BLOCK_SIZE": 256, "num_warps": 4}),
+    (None, geglu_backward_kernel, {"BLOCK_SIZE": 1024, "num_warps": 4}),
+)
 
 
 def pick_schedule(size: int):

@@ -154,8 +154,8 @@ def next_power_of_2(n: int) -> int:
 SCHEDULES = (
     (4096, kto_loss_backward_kl_kernel, {"num_warps": 4}),
     (8192, kto_loss_backward_kl_kernel, {"num_warps": 8}),
-    (16384, kto_loss_backward_kl_kernel, {"num_warps": 16}),
-    (32768, kto_loss_backward_kl_kernel, {"num_warps": 16}),
+    (16384, kto_loss_backward_kl_kernel, {"num_warps": 32}),
+    (32768, kto_loss_backward_kl_kernel, {"num_warps": 32}),
     (
         2097152,
         kto_loss_backward_kl_partials_kernel,

@@ -182,7 +182,7 @@ SCHEDULES = (
         256,
         8192,
         rms_norm_gated_backward_weight_kernel,
-        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 8},
+        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 32, "num_warps": 8},
     ),
     (
         None,

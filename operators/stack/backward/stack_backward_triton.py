@@ -131,9 +131,9 @@ SCHEDULES = (
     (
         None,
         None,
-        524288,
+        1048576,
         stack_backward_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 512, "num_warps": 8},
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 512, "num_warps": 8},
     ),
     (
         None,
