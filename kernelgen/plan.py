@@ -204,6 +204,8 @@ class KernelPlan:
     """None: any GPU."""
     filled: tuple[str, ...] = ()
     """Sizes of which the reference refuses 0: of no elements there is no greatest and no least."""
+    rounded: tuple[Size, ...] = ()
+    """Sizes, as shapes have them, along which torch's own places are rounded beyond 2**24 (`Graph.rounded`)."""
 
     @property
     def main(self) -> KernelPlan:
@@ -236,6 +238,7 @@ class StepsPlan:
     """Which step is tuned."""
     notes: tuple[str, ...] = ()
     filled: tuple[str, ...] = ()
+    rounded: tuple[Size, ...] = ()
 
     @property
     def main(self) -> KernelPlan:

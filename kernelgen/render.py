@@ -176,7 +176,7 @@ def _operator(plan: Plan) -> dict[str, Any]:
     return (
         judged
         | {"stored": stored_dtype(plan), "has_calls": bool(plan.calls), "multiplied": multiplied_dtype(plan)}
-        | {"limits": limits(plan)}
+        | {"limits": limits(plan), "rounded": dict.fromkeys(size for one in plans for size in one.rounded)}
         | ({"as_tf32": True} if any(p.kept == "float32" for p in products(plan)) else {})
     )
 
@@ -234,6 +234,7 @@ def _judged(
         "exact": exact,
         "fixed": [(t.name, t.values[0]) for t in spec.inputs if t.role == OPTION and len(t.values) == 1],
         "limits": (),
+        "rounded": (),
         "stored": "",
         "multiplied": "",
         "as_tf32": spec.precision == "tf32",

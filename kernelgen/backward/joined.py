@@ -9,7 +9,7 @@ from typing import Any
 from kernelgen.backward.specs import Derived
 from kernelgen.families.line import LINE, fit
 from kernelgen.render import accuracy_context, operator_context, render
-from kernelgen.spec.model import OperatorSpec, TensorSpec
+from kernelgen.spec.model import OperatorSpec, Size, TensorSpec
 from kernelgen.wrapper import allocation
 
 
@@ -19,9 +19,11 @@ def joined_files(
     passed: dict[str, str],
     uniform: Collection[str],
     forward: Derived | None = None,
+    counted: Sequence[Size] = (),
 ) -> dict[str, str]:
     """NAME_autograd.py and NAME_gradients_accuracy.py. `passed`: inputs whose gradient is that of an output; `uniform`:
-    those whose gradient is one number shown everywhere; `forward`: one that saves more than inputs."""
+    those whose gradient is one number shown everywhere; `forward`: one that saves more than inputs; `counted`: sizes
+    along which torch rounds its own places (`Graph.rounded`)."""
     made = forward.spec if forward else spec
     whole = _whole(spec, parts, made)
     read = {i.name for i in whole.inputs}
@@ -55,7 +57,7 @@ def joined_files(
     if wanted and spec.accuracy:
         files[f"{spec.name}_gradients_accuracy.py"] = render(
             "gradients_accuracy.py.jinja",
-            **_accuracy(spec, wanted, incoming, uniform),
+            **_accuracy(spec, wanted, incoming, uniform, counted),
             multiplied=next(iter(sorted(products)), ""),
             ways=[_part(p.spec) | {"module": f"{p.folder}.{p.spec.name}_baseline"} for p in (forward, *parts)]
             if forward
@@ -127,7 +129,9 @@ def _tuple(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) > 1 else f"({names[0]},)"
 
 
-def _accuracy(spec: OperatorSpec, wanted: list[str], incoming: list[str], uniform: Collection[str]) -> dict[str, Any]:
+def _accuracy(
+    spec: OperatorSpec, wanted: list[str], incoming: list[str], uniform: Collection[str], counted: Sequence[Size]
+) -> dict[str, Any]:
     own = {t.name: t for t in spec.inputs}
     gradients = tuple(TensorSpec(f"grad_{o.name}", o.shape, o.dtype) for o in spec.outputs)
     judged = replace(
@@ -136,8 +140,10 @@ def _accuracy(spec: OperatorSpec, wanted: list[str], incoming: list[str], unifor
         outputs=tuple(TensorSpec(f"grad_{n}", own[n].shape, own[n].dtype) for n in wanted),
     )
     results = [o.name for o in spec.outputs]
+    context = accuracy_context(judged, [f"grad_{n}" for n in uniform])
+    context["operator"] |= {"rounded": dict.fromkeys(counted)}
     return {
-        **accuracy_context(judged, [f"grad_{n}" for n in uniform]),
+        **context,
         "forward": ", ".join(own),
         "names": ", ".join(t.name for t in judged.inputs),
         "wanted": wanted,

@@ -59,15 +59,17 @@ class Builder:
         self.deviations: set[int] = set()
         self.shortcuts: list[tuple[int, str, tuple[Ref, ...]]] = []
         self.filled: dict[str, None] = {}
+        self.rounded: dict[Dim, None] = {}
 
     def state(self) -> tuple[Any, ...]:
         """What `back_to` goes back to."""
-        parts = (self.notes, self.held, self.deviations, self.shortcuts, self.filled, self.nodes)
+        parts = (self.notes, self.held, self.deviations, self.shortcuts, self.filled, self.rounded, self.nodes)
         return tuple(map(copy, parts))
 
     def back_to(self, state: tuple[Any, ...]) -> None:
         """Forget all that was added since, and what was said of it."""
-        self.notes, self.held, self.deviations, self.shortcuts, self.filled, self.nodes = map(copy, state)
+        found = map(copy, state)
+        self.notes, self.held, self.deviations, self.shortcuts, self.filled, self.rounded, self.nodes = found
 
     def note(self, text: str) -> None:
         """Keep something that a reviewer of the kernel should know, once."""

@@ -25,6 +25,7 @@ def nearest(rank: int) -> Rule:
             factor = factors and factors[i]
             if factor and factor == int(factor):
                 places[dim] = ix.quotient(places[dim], ix.number(int(factor)))
+                b.rounded[c.shape[dim]] = None
                 continue
             at = b.map("mul", _counted(b, dim, c.shape[dim]), _step(b, shape[dim], c.shape[dim], factor))
             places[dim] = ix.value(len(chosen))

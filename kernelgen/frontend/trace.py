@@ -211,8 +211,8 @@ def _trace_at(
         frozenset(builder.held),
         frozenset(builder.deviations),
         tuple(builder.shortcuts),
-        tuple(builder.filled),
-    )
+        filled=tuple(builder.filled), rounded=tuple(builder.rounded),
+    )  # fmt: skip
     return graph, (*side_notes(spec), *builder.notes)
 
 

@@ -47,6 +47,7 @@ def texts(name="softmax", exact=False, cases=None):
         "any_order": None,
         "fixed": (),
         "limits": (),
+        "rounded": (),
     }
     cases = cases or [
         Case((("...", (7,)), ("D", 33)), (("T", "float16"),)),
