@@ -226,7 +226,7 @@ def evidence(seen: Seen, device: Peaks) -> tuple[Figure, ...]:
     rows = [
         ("time", f"{timing.time_us:.2f} µs", time_from),
         ("share of roofline", _of_roofline(timing), f"{time_from}, roofline of {device.name}'s peaks"),
-        (BANDWIDTH, _percent(bandwidth_utilisation(timing, seen.work, device)),
+        (BANDWIDTH, _at_most(bandwidth_utilisation(timing, seen.work, device), seen.work),
          f"needed bytes over {time_from} time and peak"),
     ]  # fmt: skip
     if seen.work.calls:
@@ -265,6 +265,11 @@ def evidence(seen: Seen, device: Peaks) -> tuple[Figure, ...]:
     return tuple(rows)
 
 
+def _at_most(share: float, work: Work) -> str:
+    """A share of a peak; the most that it may be where the data says how much of the work is left out."""
+    return f"at most {_percent(min(share, 1.0))}" if work.at_most else _percent(share)
+
+
 def _in_a_line(facts: StaticFacts) -> str:
     """One kernel of several."""
     return (
@@ -282,8 +287,10 @@ def _multiplied(seen: Seen, device: Peaks) -> list[Figure]:
     time_s = kernel_seconds(seen.timing, seen.work, device)
     rate = sum(p.flops for p in products) / time_s
     peak = sum(p.flops for p in products) / sum(p.seconds(device) for p in products)
+    rate = min(rate, peak) if seen.work.at_most else rate
+    most = "at most " if seen.work.at_most else ""
     rows: list[Figure] = [
-        ("products", f"{rate / 1e12:.0f} TFLOP/s, {_percent(rate / peak)} of the peak in {products[0].dtype}",
+        ("products", f"{most}{rate / 1e12:.0f} TFLOP/s, {_percent(rate / peak)} of the peak in {products[0].dtype}",
          f"2 M N K over {seen.timing.source} time"),
         ("epilogue", f"{_percent(_stored(seen.work, device))} of the products' least time",
          "the result's bytes at the peak bandwidth"),
@@ -332,10 +339,19 @@ def _bottleneck(seen: Seen, device: Peaks) -> tuple[str, str]:
         return "launch overhead", f"{_percent(min(launch, 1.0))} of the time is the launch itself"
     dram = device.dram_bytes_per_s
     bandwidth = bandwidth_utilisation(timing, work, device)
+    said = f"the needed bytes alone use {_percent(bandwidth)} of the DRAM's peak"
+    if work.at_most:  # counters know what the data left out; without them all of it is taken
+        counted = counters.dram_utilisation
+        bandwidth = min(bandwidth, 1.0) if counted is None else counted
+        said = f"the bytes use at most {_percent(bandwidth)} of the DRAM's peak"
+        said = said if counted is None else f"the DRAM is at {_percent(counted)} of its peak"
     traffic = max(bandwidth, counters.dram_utilisation or 0.0)
     if work.products and work.arithmetic_seconds(device) > (work.bytes_read + work.bytes_written) / dram:
         return _of_products(seen, device)
-    arithmetic = max(work.arithmetic_seconds(device) / time_s, counters.sm_utilisation or 0.0)
+    arithmetic = work.arithmetic_seconds(device) / time_s
+    if work.at_most:
+        arithmetic = min(arithmetic, 1.0) if counters.sm_utilisation is None else 0.0
+    arithmetic = max(arithmetic, counters.sm_utilisation or 0.0)
     if arithmetic > COMPUTE_SATURATED and arithmetic > traffic:
         return "compute", f"arithmetic is at {_percent(arithmetic)} of its peak, memory only at {_percent(traffic)}"
     over = (counters.dram_utilisation or 0.0) / bandwidth if bandwidth else 0.0
@@ -343,7 +359,7 @@ def _bottleneck(seen: Seen, device: Peaks) -> tuple[str, str]:
     if over > OVERFETCH and (traffic > BUSY or missed):
         return "cache", f"the DRAM moves {over:.2f} times the bytes that are needed"
     if bandwidth >= BANDWIDTH_SATURATED:
-        return "memory bandwidth", f"the needed bytes alone use {_percent(bandwidth)} of the DRAM's peak"
+        return "memory bandwidth", said
     units = dict(counters.busy)
     compute = max(units.get("vector", 0.0), units.get("cube", 0.0))
     if units.get("scalar", 0.0) > max(SCALAR_BOUND, compute):
@@ -364,8 +380,13 @@ def _of_products(seen: Seen, device: Peaks) -> tuple[str, str]:
     """The bottleneck of a kernel that multiplies more than it moves."""
     work, counters = seen.work, seen.counters or Counters("none")
     share = work.arithmetic_seconds(device) / kernel_seconds(seen.timing, work, device)
-    busy = max(share, counters.matrix_utilisation or 0.0)
     at = f"products are at {_percent(share)} of their peak"
+    if work.at_most:
+        share = min(share, 1.0) if counters.matrix_utilisation is None else 0.0
+        at = f"products are at most at {_percent(share)} of their peak, for the data leaves some out"
+        if counters.matrix_utilisation is not None:
+            at = f"the matrix units are active {_percent(counters.matrix_utilisation)} of the time"
+    busy = max(share, counters.matrix_utilisation or 0.0)
     if busy >= MATRIX_SATURATED:
         return "compute", at
     if any(f.spill_bytes for f in seen.facts):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from kernelgen.analysis import ProductWork, Work, floor_seconds
 from kernelgen.devices.facts import H200
-from kernelgen.diagnose import BOTTLENECKS, CEILING, SHARE, Diagnosis, Seen, diagnose
+from kernelgen.diagnose import BANDWIDTH, BOTTLENECKS, CEILING, SHARE, Diagnosis, Seen, diagnose
 from kernelgen.outcomes import CaseTiming, Counters, StaticFacts
 from kernelgen.spec.model import STRATEGIES
 
@@ -91,6 +92,35 @@ def test_what_holds_a_product_back(what: Seen, bottleneck: str, why: str) -> Non
     assert "TFLOP/s" in figures["products"]
     assert "epilogue" in figures
     assert ("matrix pipe active" in figures) == (what.counters is not None)
+
+
+@pytest.mark.parametrize(
+    ("what", "bottleneck", "why"),
+    [
+        (multiplying(8192, 8192, 8192, 200, tiles(2048)), "compute", "products are at most at 100 % of their peak"),
+        (
+            multiplying(8192, 8192, 8192, 200, tiles(2048), Counters("ncu", matrix_utilisation=0.3)),
+            "latency", "the matrix units are active 30 % of the time",
+        ),
+        (multiplying(16, 8192, 8192, 9, tiles(512)), "memory bandwidth", "the bytes use at most 100 % of the DRAM's"),
+        (
+            multiplying(16, 8192, 8192, 9, tiles(512), Counters("ncu", dram_utilisation=0.8, sm_utilisation=0.1)),
+            "memory bandwidth", "the DRAM is at 80 % of its peak",
+        ),
+    ],
+)  # fmt: skip
+def test_what_data_leaves_out_is_no_bound(what: Seen, bottleneck: str, why: str) -> None:
+    """Lengths that lie in tensors: the sizes say only what is computed and moved at most, which takes longer."""
+    (one,) = what.work.products
+    work, timing = replace(what.work, products=(replace(one, at_most=True),)), replace(what.timing, floor_us=None)
+    found = look(replace(what, work=work, timing=timing))
+    assert found.bottleneck == bottleneck
+    assert why in found.ranked[0].reason
+    shares = [int(n) for _, value, _ in found.evidence for n in re.findall(r"(\d+) %", value)]
+    assert max(shares) <= 100
+    assert {value.startswith("at most") for name, value, _ in found.evidence if name in ("products", BANDWIDTH)} == {
+        True
+    }
 
 
 def test_a_tiny_kernel_waits_for_its_launch() -> None:
