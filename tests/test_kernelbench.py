@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,9 @@ from kernelgen.cli.kernelbench import kernelbench as command
 from kernelgen.devices import facts
 from kernelgen.devices.device import Card, Device
 from kernelgen.journal import FILE
+from kernelgen.kernelbench import shared
 from kernelgen.kernelbench.rounds import played
+from kernelgen.kernelbench.shared import Verdict
 from kernelgen.kernelbench.tolerance import compare
 from kernelgen.kernelbench.turns import Turns
 
@@ -372,6 +375,18 @@ def test_a_reason_loses_the_folder_of_its_file_and_nothing_else() -> None:
     assert _why({"reason": "took 3 s in /some/folder"}) == "took 3 s in /some/folder"
 
 
+def test_forks_share_the_cases(tmp_path: Path) -> None:
+    def part(*labels: str) -> Callable[[], Iterator[Verdict]]:
+        return lambda: (Verdict(label, label != "b", "", f"{os.getpid()}", False) for label in labels)
+
+    begun = shared.begin([part("a", "b"), part(), part("c")], tmp_path)
+    found = list(shared.ended(begun))
+    assert [(v.label, v.passed) for v in found] == [("a", True), ("b", False), ("c", True)]
+    assert len({os.getpid(), int(found[0].message), int(found[2].message)}) == 3
+    with pytest.raises(RuntimeError, match="ended with -9"):
+        list(shared.ended(shared.begin([part("a"), lambda: os.kill(os.getpid(), 9) or ()], tmp_path)))
+
+
 def test_a_problem_never_outlives_its_parent(tmp_path: Path) -> None:
     """It is in a session of its own, which the killing of its parent's would miss."""
     started = f"open({str(tmp_path / 'hanging')!r}, 'w').close()\n"
@@ -380,7 +395,7 @@ def test_a_problem_never_outlives_its_parent(tmp_path: Path) -> None:
     code = (
         "import subprocess, sys\n"
         "command = [sys.executable, '-m', 'kernelgen.kernelbench.problem', 'hangs.py', 'out', 'answer.json']\n"
-        f"command.append({kernelbench.Asked().text()!r})\n"
+        f"command += [{kernelbench.Asked().text()!r}, '1']\n"
         "child = subprocess.Popen(command, start_new_session=True)\nprint(child.pid, flush=True)\nchild.wait()\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

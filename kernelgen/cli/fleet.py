@@ -170,7 +170,7 @@ def chosen(gpus: str, device: Device) -> list[int]:
 
 def _share(workers: int, jobs: int | None) -> dict[str, str]:
     """The compile processes of a worker, where the user does not say how many: its share of the cores."""
-    from kernelgen.evaluate.base import cores
+    from kernelgen.devices.cpu import cores
 
     return {} if jobs else {"KERNELGEN_JOBS": str(max(1, cores() // workers))}
 

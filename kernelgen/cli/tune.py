@@ -325,7 +325,7 @@ def replayed(paths: list[Path], seeds: str | None, jobs: str | None, json: bool)
 
     # matrices here are small, and every process has a core to itself
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from kernelgen.evaluate.base import cores
+    from kernelgen.devices.cpu import cores
     from kernelgen.search import replay
     from kernelgen.search.recorded import read
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import os
+import sys
 
 from kernelgen.devices import facts
 from kernelgen.devices.device import DEFAULT_ARCH, Device
@@ -12,6 +14,11 @@ NAME = "cpu"
 PRIORITY = 0
 ENVIRONMENT = (("TRITON_INTERPRET", "1"), ("CUDA_VISIBLE_DEVICES", ""))
 """A GPU that is here all the same must not be seen: the judge would take it."""
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def present() -> bool:

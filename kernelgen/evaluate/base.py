@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +13,7 @@ from typing import Any
 
 from kernelgen.analysis import Work
 from kernelgen.devices import Device
+from kernelgen.devices.cpu import cores
 from kernelgen.evaluate.candidate import Candidate, keep
 from kernelgen.evaluate.compiling import Compiled, Compiler, facts_of
 from kernelgen.evaluate.crew import Crew
@@ -44,11 +43,6 @@ class Limits:
     compare_s: float = 120.0
     baseline_s: float = 300.0
     profile_s: float = 20.0
-
-
-def cores() -> int:
-    """The cores this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def default_jobs() -> int:

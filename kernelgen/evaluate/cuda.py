@@ -15,9 +15,10 @@ from typing import Any
 
 from kernelgen.analysis import floor_us
 from kernelgen.devices import Device
+from kernelgen.devices.cpu import cores
 from kernelgen.errors import NoDeviceError
 from kernelgen.evaluate import kernels, profile
-from kernelgen.evaluate.base import OPPONENTS, Evaluator, cores, failed
+from kernelgen.evaluate.base import OPPONENTS, Evaluator, failed
 from kernelgen.evaluate.candidate import Candidate
 from kernelgen.evaluate.candidate import keep as kept
 from kernelgen.evaluate.compiling import Compiled, facts_of

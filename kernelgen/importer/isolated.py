@@ -37,10 +37,7 @@ def run_forked(work: Callable[[], None], limit_s: float) -> int:
 
     What this process has imported is not imported again.
     """
-    parent, end = os.getpid(), time.monotonic() + limit_s
-    child = os.fork()
-    if child == 0:
-        _end_with(work, parent)
+    end, child = time.monotonic() + limit_s, start_forked(work)
     ended, status = 0, 0
     try:
         while not ended:
@@ -53,6 +50,14 @@ def run_forked(work: Callable[[], None], limit_s: float) -> int:
             os.killpg(child, signal.SIGKILL)
             os.waitpid(child, 0)
     return os.waitstatus_to_exitcode(status)
+
+
+def start_forked(work: Callable[[], None]) -> int:
+    """The number of a fork of this process that does some work, and ends when this process does."""
+    parent, child = os.getpid(), os.fork()
+    if child == 0:
+        _end_with(work, parent)
+    return child
 
 
 def _end_with(work: Callable[[], None], parent: int) -> NoReturn:

@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+from kernelgen.devices.cpu import cores
 from kernelgen.errors import UsageError
 from kernelgen.files import write_atomic
 from kernelgen.journal import Journal
@@ -25,6 +26,8 @@ KIND = "problem"
 OPPONENTS = ("eager", "compile")
 FAST = (0.0, 1.0, 1.5, 2.0)
 """The p of fast_p."""
+MOST_CORES = 4
+"""That the judging of one problem's small shapes is shared by: each fork has a context on the GPU."""
 STATES = ("right", "wrong", "refused", "untested", "timed out", "fault")
 """What `state` says of a problem."""
 
@@ -76,10 +79,10 @@ def run(
     ledger = Ledger(files, out, device, again, asked)
     for start in range(0, len(ledger.todo), jobs):
         batch = ledger.todo[start : start + jobs]
-        turns = Turns(len(batch), each)
+        turns, each_has = Turns(len(batch), each), min(MOST_CORES, max(1, cores() // len(batch)))
         with ThreadPoolExecutor(len(batch)) as pool:
             try:
-                running = {pool.submit(_one, f, out, limit_s, turns, asked): f for f in batch}
+                running = {pool.submit(_one, f, out, limit_s, turns, asked, each_has): f for f in batch}
                 for done in as_completed(running):
                     say(ledger.add(running[done], done.result()))
             finally:
@@ -116,14 +119,14 @@ def _key(entry: Outcome) -> tuple[str, ...]:
     return tuple(str(entry.get(field)) for field in ("problem", "sha256", "device", "rounds", "precision", "dtypes"))
 
 
-def _one(file: Path, out: Path, limit_s: float, turns: Turns, asked: Asked) -> Outcome:
+def _one(file: Path, out: Path, limit_s: float, turns: Turns, asked: Asked, has_cores: int) -> Outcome:
     """One problem in its process; at the limit it is killed, and what it had answered stands."""
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
         log = out / "logs" / f"{file.stem}.txt"
         write_atomic(log, "")
         command = [sys.executable, "-m", "kernelgen.kernelbench.problem", str(file), str(out), str(answer)]
-        command.append(asked.text())
+        command += [asked.text(), str(has_cores)]
         limit_s *= 1 + asked.rounds
         with log.open("w", encoding="utf-8") as stream:
             code, seconds = turns.run(command, answer, limit_s, stream)

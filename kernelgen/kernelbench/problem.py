@@ -1,18 +1,21 @@
-"""One problem, in a process of its own: `python -m kernelgen.kernelbench.problem FILE OUT ANSWER ASKED`.
+"""One problem, in a process of its own: `python -m kernelgen.kernelbench.problem FILE OUT ANSWER ASKED CORES`.
 
-ANSWER is written again after each stage, so that what a time limit cuts short is known up to there. Before the stages
-that want the device for themselves it reads a line from its input.
+With several cores, forks judge the small shapes while this process has torch.compile prepare its part. ANSWER is
+written again after each stage, so that what a time limit cuts short is known up to there. Before the stages that want
+the device for themselves it reads a line from its input.
 """
 
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,7 @@ from kernelgen.errors import KernelgenError
 from kernelgen.export import export_kernelbench
 from kernelgen.files import write_atomic
 from kernelgen.importer import Imported, import_file
-from kernelgen.kernelbench import rounds
+from kernelgen.kernelbench import rounds, shared
 from kernelgen.kernelbench.asked import DTYPE, Asked
 from kernelgen.kernelbench.turns import READY
 from kernelgen.lifeline import die_with_parent
@@ -36,8 +39,8 @@ TIME_CAP_S = 2.0
 class Problem:
     """The stages of one problem; each adds what it found to `answer`."""
 
-    def __init__(self, file: Path, out: Path, answer: Path, asked: Asked) -> None:
-        self.file, self.out, self._path, self.asked = file, out, answer, asked
+    def __init__(self, file: Path, out: Path, answer: Path, asked: Asked, cores: int) -> None:
+        self.file, self.out, self._path, self.asked, self.cores = file, out, answer, asked, cores
         self.answer: dict[str, Any] = {"imported": False, "generated": False, "reason": "", "stage": "import"}
         self.answer["stage_s"] = {}
         self._began = time.monotonic()
@@ -68,20 +71,41 @@ class Problem:
             return
         device = judge.device.find()
         sys.path.insert(0, str(self.out / "operators" / spec.folder))
-        accuracy = importlib.import_module(f"{spec.name}_accuracy")
-        self._stage("accuracy")
-        cases = _of(self.asked.dtypes, accuracy.CASES)
+        importlib.import_module(f"{spec.name}_accuracy")
         if device == "cuda":
-            cases += judge.hidden_cases(accuracy.OPERATOR, cases, device, large=False)
-        self._accuracy("accuracy", accuracy.OPERATOR, cases, device, self.answer)
+            own, forks = int(self.cores < 2), self.cores - 1  # one core is this process's own
+        else:
+            own, forks = 1, self.cores - 1
+        parts = [partial(self._small, spec.name, device, i, forks + own) for i in range(forks + own)]
+        begun = shared.begin(parts[own:], self._path.parent)
         if device == "cuda":
             self._compile_opponents(spec.name)
+        self._stage("accuracy")
+        own_verdicts = (verdict for part in parts[:own] for verdict in part())
+        verdicts = itertools.chain(own_verdicts, shared.ended(begun))
+        self._count("accuracy", len(self._small_cases(spec.name, device)), verdicts, self.answer)
+        if device == "cuda":
             self._stage(READY)
             sys.stdin.readline()
             self._at_its_shapes(spec.name, self.answer)
         if self.asked.rounds and not self.answer["accuracy"]["failed"]:
             self._optimized(spec)
         self._stage("done")
+
+    def _small(self, name: str, device: str, part: int, parts: int) -> Iterator[shared.Verdict]:
+        """What every so many-th case of small shapes comes to."""
+        operator = sys.modules[f"{name}_accuracy"].OPERATOR
+        cases = self._small_cases(name, device)[part::parts]
+        return shared.judged(operator, cases, device, 3 if device == "cuda" else 1)
+
+    def _small_cases(self, name: str, device: str) -> list[Any]:
+        from kernelgen import judge
+
+        accuracy = sys.modules[f"{name}_accuracy"]
+        cases = _of(self.asked.dtypes, accuracy.CASES)
+        if device == "cuda":
+            cases += judge.hidden_cases(accuracy.OPERATOR, cases, device, large=False)
+        return cases
 
     def _compile_opponents(self, name: str) -> None:
         """By torch.compile, before the turn on the device: it takes seconds, most of them on the host."""
@@ -98,7 +122,9 @@ class Problem:
         self._stage("its own shapes, KernelBench's tolerance")
         self._within_tolerance(name, found)
         self._stage("its own shapes, our tolerance")
-        self._accuracy("accuracy_at_its_shapes", performance.OPERATOR, _of((DTYPE,), performance.CASES), "cuda", found)
+        cases = _of((DTYPE,), performance.CASES)
+        verdicts = shared.judged(performance.OPERATOR, cases, "cuda", 1)
+        self._count("accuracy_at_its_shapes", len(cases), verdicts, found)
         if not found["accuracy_at_its_shapes"]["failed"]:
             self._stage("performance")
             self._timed(performance, found)
@@ -136,27 +162,21 @@ class Problem:
         folder = self.out / "operators" / spec.folder
         export_kernelbench(spec, folder, self.out / "kernelbench" / f"{spec.name}.py", force=True)
 
-    def _accuracy(self, key: str, operator: Any, cases: Any, device: str, found: dict[str, Any]) -> None:
+    def _count(self, key: str, cases: int, verdicts: Iterable[shared.Verdict], found: dict[str, Any]) -> None:
         """How many cases are right; the count is kept up while they run."""
-        from kernelgen import judge
-
-        seeds = 3 if key == "accuracy" and device == "cuda" else 1
-        counts: dict[str, Any] = {"cases": len(cases), "passed": 0, "failed": 0, "left_out": 0}
+        counts: dict[str, Any] = {"cases": cases, "passed": 0, "failed": 0, "left_out": 0}
         counts |= {"first_failure": "", "first_left_out": ""}
         found[key] = counts
-        for case in cases:
-            report = judge.accuracy_case(operator, case, device=device, seeds=seeds)
-            if report.left_out:
+        for verdict in verdicts:
+            if verdict.left_out:
                 counts["left_out"] += 1
-                counts["first_left_out"] = counts["first_left_out"] or f"{case.label}: {report.left_out}"
-            elif report.passed:
+                counts["first_left_out"] = counts["first_left_out"] or f"{verdict.label}: {verdict.left_out}"
+            elif verdict.passed:
                 counts["passed"] += 1
             else:
                 counts["failed"] += 1
-                counts["first_failure"] = counts["first_failure"] or f"{case.label}: {report.message}"
+                counts["first_failure"] = counts["first_failure"] or f"{verdict.label}: {verdict.message}"
             self._save()
-            if report.fatal:
-                break
 
     def _within_tolerance(self, name: str, found: dict[str, Any]) -> None:
         from kernelgen.kernelbench.tolerance import compare
@@ -191,8 +211,8 @@ def _of(dtypes: Sequence[str], cases: Sequence[Any]) -> list[Any]:
     return [case for case in cases if not case.dtypes or set(dtypes) & set(case.dtypes.values())] or list(cases)
 
 
-def main(file: Path, out: Path, answer: Path, asked: Asked) -> None:
-    problem = Problem(file, out, answer, asked)
+def main(file: Path, out: Path, answer: Path, asked: Asked, cores: int) -> None:
+    problem = Problem(file, out, answer, asked, cores)
     _guarded(problem.run, problem)
 
 
@@ -211,7 +231,8 @@ def _guarded(action: Callable[[], None], problem: Problem) -> None:
 
 if __name__ == "__main__":
     die_with_parent(os.getppid())  # it is in a session of its own, which the killing of its parent's would miss
-    main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), Asked.of(sys.argv[4]))
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # whether there is a GPU, without a fork's losing it
+    main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), Asked.of(sys.argv[4]), int(sys.argv[5]))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # torch.compile's workers take seconds to be ended one by one; they end with their session
