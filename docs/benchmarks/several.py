@@ -17,6 +17,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,7 +82,8 @@ def _serve(
 
 
 def _ended(job: Job, environment: dict[str, str], cores: list[int], into: Path, left: float) -> int:
-    """The exit code of a job; it has a process group of its own, in which an interruption is heard."""
+    """The exit code of a job; it has a session of its own, in which an interruption is heard, and of which nothing is
+    left when it has ended: the next job has the GPU to itself."""
 
     def alone() -> None:
         os.setsid()
@@ -92,12 +94,23 @@ def _ended(job: Job, environment: dict[str, str], cores: list[int], into: Path, 
         running = subprocess.Popen(
             ["bash", "-c", job.command], env=environment, stdout=out, stderr=subprocess.STDOUT, preexec_fn=alone
         )
-    for limit, then in ((left, signal.SIGINT), (ENDING_S, signal.SIGKILL)):
-        try:
-            return running.wait(limit)
-        except subprocess.TimeoutExpired:
-            os.killpg(running.pid, then)
-    return running.wait()
+    try:
+        for limit, then in ((left, signal.SIGINT), (ENDING_S, signal.SIGKILL)):
+            try:
+                return running.wait(limit)
+            except subprocess.TimeoutExpired:
+                _send(running.pid, then)
+        return running.wait()
+    finally:
+        _send(running.pid, signal.SIGKILL)
+
+
+def _send(session: int, number: signal.Signals) -> None:
+    """A signal to all processes of a session: some, as what `timeout` runs, are in groups of their own."""
+    for process in (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()):
+        with suppress(ProcessLookupError):
+            if os.getsid(process) == session:
+                os.kill(process, number)
 
 
 def main() -> None:
