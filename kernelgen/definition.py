@@ -285,13 +285,12 @@ def _flow(plan: LoweredPlan) -> list[str]:
         COLUMN: "once per column, and again in every program",
         "scalar": "once per program",
     }
-    lines = []
+    reads: Counter[str] = Counter()
     for access in body.layout.accesses:
-        if body.layout.extents:
-            lines.append(f"`{access.tensor}` is read {_of_tiles(body, access)}")
-            continue
         level = FULL if body.layout.columns is None else body.names.levels[access.load]
-        lines.append(f"`{access.tensor}` is read {names[level]}")
+        often = _of_tiles(body, access) if body.layout.extents else names[level]
+        reads[f"`{access.tensor}` is read {often}"] += 1
+    lines = [f"{line}, at {places} places" if places > 1 else line for line, places in reads.items()]
     for tensor in plan.spec.inputs:
         if tensor.name not in {a.tensor for a in body.layout.accesses}:
             lines.append(f"`{tensor.name}` is not read")

@@ -31,7 +31,7 @@ from kernelgen.frontend.graph import CALL, SCANS, SELECTIONS, Graph
 from kernelgen.frontend.joined import as_one, or_in_order
 from kernelgen.frontend.products import with_products
 from kernelgen.frontend.searches import is_search
-from kernelgen.frontend.short import without_short_reductions
+from kernelgen.frontend.short import is_all_written, without_short_reductions
 from kernelgen.plan import (
     Alternative,
     ChoicesPlan,
@@ -101,7 +101,7 @@ def _multiplies(plan: LoweredPlan) -> bool:
 def _chosen(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> OnePlan:
     """The plan of a graph with its first schedules: one kernel where a family takes it, several where families take its
     parts; with products of parts of weights where these are fewer, and with short reductions written out where kernels
-    then are. Raises UnsupportedError where no family does."""
+    then are, or where nothing else is reduced. Raises UnsupportedError where no family does."""
     graph = without_ones(without_unread(graph))
     written = without_short_reductions(graph)
     if written is graph:
@@ -109,13 +109,13 @@ def _chosen(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> OnePlan
     refused: UnsupportedError | None = None
     try:
         plan = _of_weights(spec, graph, notes)
-        if len(plan.kernels) == 1:
+        if len(plan.kernels) == 1 and not (plan.kernels[0].family == reduction.NAME and is_all_written(graph, written)):
             return plan
     except UnsupportedError as error:
         plan, refused = None, error
     with suppress(SpecError):
         other = _of_weights(spec, written, notes)
-        if plan is None or len(other.kernels) < len(plan.kernels):
+        if plan is None or (len(other.kernels), other.family == reduction.NAME) < (len(plan.kernels), True):
             return other
     if plan is None:
         assert refused is not None

@@ -20,59 +20,144 @@ def moe_unpermute_kernel(
     out_ptr,
     M,
     N,
-    D,
     R,
-    stride_places_n_index,
-    stride_places_n,
+    stride_places_0,
+    stride_places_1,
     stride_permuted_r,
     stride_permuted_d,
-    stride_weights_n_index,
-    stride_weights_n,
+    stride_weights_0,
+    stride_weights_1,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
-    stride_places_n = tl.cast(stride_places_n, tl.int64)  # cols * stride may pass 2**31
-    stride_weights_n = tl.cast(stride_weights_n, tl.int64)
-    # lanes run along the kept dimensions; a program loops over the reduced ones in
-    # blocks
-    pid_m = tl.program_id(0).to(tl.int64)  # int64: offsets may pass 2**31
+    # cols * stride may pass 2**31
+    stride_permuted_d = tl.cast(stride_permuted_d, tl.int64)
+    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
+    pid_n = tl.program_id(1)
+    cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    col_mask = cols < N
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
-    # the dtype of M, int32 if it suffices: faster division
-    short_rows = rows.to((tl.program_id(0) + M).dtype)
-    d = (short_rows % D).to(tl.int64)
-    n_index = (short_rows // D).to(tl.int64)
-
-    out_acc = tl.full((BLOCK_SIZE_M, BLOCK_SIZE_N), 0.0, tl.float32)
-    for start in range(0, N, BLOCK_SIZE_N):
-        cols = start + tl.arange(0, BLOCK_SIZE_N)
-        col_mask = cols < N
-        mask = row_mask[:, None] & col_mask[None, :]
-        places = tl.load(
-            places_ptr
-            + n_index[:, None] * stride_places_n_index
-            + cols[None, :] * stride_places_n,
-            mask=mask,
-            other=0,
-        )
-        weights = tl.load(
-            weights_ptr
-            + n_index[:, None] * stride_weights_n_index
-            + cols[None, :] * stride_weights_n,
-            mask=mask,
-            other=0.0,
-        )
-        # of_experts = permuted[places].float()
-        chosen = tl.where(places < 0, places + R, places)
-        permuted = tl.load(
-            permuted_ptr + chosen * stride_permuted_r + d[:, None] * stride_permuted_d,
-            mask=mask & (chosen >= 0) & (chosen < R),
-            other=0.0,
-        ).to(tl.float32)
-        of_experts = tl.where(chosen < R, tl.where(chosen >= 0, permuted, 0.0), 0.0)
-        out_acc += tl.where(mask, of_experts * weights, 0.0)
-    out = tl.sum(out_acc, axis=1)
-    tl.store(out_ptr + rows, out, mask=row_mask)
+    mask = row_mask[:, None] & col_mask[None, :]
+    places = tl.load(places_ptr + rows * stride_places_0, mask=row_mask)
+    weights = tl.load(weights_ptr + rows * stride_weights_0, mask=row_mask)
+    places_2 = tl.load(
+        places_ptr + rows * stride_places_0 + stride_places_1, mask=row_mask
+    )
+    weights_2 = tl.load(
+        weights_ptr + rows * stride_weights_0 + stride_weights_1, mask=row_mask
+    )
+    places_3 = tl.load(
+        places_ptr + rows * stride_places_0 + 2 * stride_places_1, mask=row_mask
+    )
+    weights_3 = tl.load(
+        weights_ptr + rows * stride_weights_0 + 2 * stride_weights_1, mask=row_mask
+    )
+    places_4 = tl.load(
+        places_ptr + rows * stride_places_0 + 3 * stride_places_1, mask=row_mask
+    )
+    weights_4 = tl.load(
+        weights_ptr + rows * stride_weights_0 + 3 * stride_weights_1, mask=row_mask
+    )
+    places_5 = tl.load(
+        places_ptr + rows * stride_places_0 + 4 * stride_places_1, mask=row_mask
+    )
+    weights_5 = tl.load(
+        weights_ptr + rows * stride_weights_0 + 4 * stride_weights_1, mask=row_mask
+    )
+    places_6 = tl.load(
+        places_ptr + rows * stride_places_0 + 5 * stride_places_1, mask=row_mask
+    )
+    weights_6 = tl.load(
+        weights_ptr + rows * stride_weights_0 + 5 * stride_weights_1, mask=row_mask
+    )
+    places_7 = tl.load(
+        places_ptr + rows * stride_places_0 + 6 * stride_places_1, mask=row_mask
+    )
+    weights_7 = tl.load(
+        weights_ptr + rows * stride_weights_0 + 6 * stride_weights_1, mask=row_mask
+    )
+    places_8 = tl.load(
+        places_ptr + rows * stride_places_0 + 7 * stride_places_1, mask=row_mask
+    )
+    weights_8 = tl.load(
+        weights_ptr + rows * stride_weights_0 + 7 * stride_weights_1, mask=row_mask
+    )
+    # of_experts = permuted[places].float()
+    position = R
+    chosen = tl.where(places < 0, places + position, places)
+    permuted = tl.load(
+        permuted_ptr
+        + chosen[:, None] * stride_permuted_r
+        + cols[None, :] * stride_permuted_d,
+        mask=mask & ((chosen >= 0) & (chosen < R))[:, None],
+        other=0.0,
+    ).to(tl.float32)
+    chosen_2 = tl.where(places_2 < 0, places_2 + position, places_2)
+    permuted_2 = tl.load(
+        permuted_ptr
+        + chosen_2[:, None] * stride_permuted_r
+        + cols[None, :] * stride_permuted_d,
+        mask=mask & ((chosen_2 >= 0) & (chosen_2 < R))[:, None],
+        other=0.0,
+    ).to(tl.float32)
+    # return (of_experts * weights.unsqueeze(-1)).sum(dim=1).to(permuted.dtype)
+    total = permuted * weights[:, None] + permuted_2 * weights_2[:, None]
+    chosen_3 = tl.where(places_3 < 0, places_3 + position, places_3)
+    permuted_3 = tl.load(
+        permuted_ptr
+        + chosen_3[:, None] * stride_permuted_r
+        + cols[None, :] * stride_permuted_d,
+        mask=mask & ((chosen_3 >= 0) & (chosen_3 < R))[:, None],
+        other=0.0,
+    ).to(tl.float32)
+    total += permuted_3 * weights_3[:, None]
+    chosen_4 = tl.where(places_4 < 0, places_4 + position, places_4)
+    permuted_4 = tl.load(
+        permuted_ptr
+        + chosen_4[:, None] * stride_permuted_r
+        + cols[None, :] * stride_permuted_d,
+        mask=mask & ((chosen_4 >= 0) & (chosen_4 < R))[:, None],
+        other=0.0,
+    ).to(tl.float32)
+    total += permuted_4 * weights_4[:, None]
+    chosen_5 = tl.where(places_5 < 0, places_5 + position, places_5)
+    permuted_5 = tl.load(
+        permuted_ptr
+        + chosen_5[:, None] * stride_permuted_r
+        + cols[None, :] * stride_permuted_d,
+        mask=mask & ((chosen_5 >= 0) & (chosen_5 < R))[:, None],
+        other=0.0,
+    ).to(tl.float32)
+    total += permuted_5 * weights_5[:, None]
+    chosen_6 = tl.where(places_6 < 0, places_6 + position, places_6)
+    permuted_6 = tl.load(
+        permuted_ptr
+        + chosen_6[:, None] * stride_permuted_r
+        + cols[None, :] * stride_permuted_d,
+        mask=mask & ((chosen_6 >= 0) & (chosen_6 < R))[:, None],
+        other=0.0,
+    ).to(tl.float32)
+    total += permuted_6 * weights_6[:, None]
+    chosen_7 = tl.where(places_7 < 0, places_7 + position, places_7)
+    permuted_7 = tl.load(
+        permuted_ptr
+        + chosen_7[:, None] * stride_permuted_r
+        + cols[None, :] * stride_permuted_d,
+        mask=mask & ((chosen_7 >= 0) & (chosen_7 < R))[:, None],
+        other=0.0,
+    ).to(tl.float32)
+    total += permuted_7 * weights_7[:, None]
+    chosen_8 = tl.where(places_8 < 0, places_8 + position, places_8)
+    permuted_8 = tl.load(
+        permuted_ptr
+        + chosen_8[:, None] * stride_permuted_r
+        + cols[None, :] * stride_permuted_d,
+        mask=mask & ((chosen_8 >= 0) & (chosen_8 < R))[:, None],
+        other=0.0,
+    ).to(tl.float32)
+    out = total + permuted_8 * weights_8[:, None]
+    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
 def cdiv(a: int, b: int) -> int:
@@ -80,26 +165,38 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-# Each entry: maximum rows (None: no limit), kernel, launch options.
+# Each entry: maximum bytes of a row and bytes of the tensor (None: no limit), kernel,
+# launch options.
 SCHEDULES = (
     (
-        8192,
+        1024,
+        4194304,
         moe_unpermute_kernel,
-        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 8, "num_warps": 4},
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 2},
+    ),
+    (
+        1024,
+        None,
+        moe_unpermute_kernel,
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
     ),
     (
         None,
+        None,
         moe_unpermute_kernel,
-        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 8, "num_warps": 1},
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8},
     ),
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for `size` rows."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(row_bytes: int, tensor_bytes: int):
+    """The kernel and the launch options of the first entry whose maxima admit these sizes."""
+    for max_row_bytes, max_tensor_bytes, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_tensor_bytes is not None and tensor_bytes > max_tensor_bytes:
+            continue
+        return kernel, options
 
 
 def check_inputs(
@@ -162,18 +259,17 @@ def moe_unpermute(
     )
     if out.numel() == 0:
         return out
-    M = places.shape[0] * permuted.shape[1]
-    N = places.shape[1]
-    D = permuted.shape[1]
+    M = places.shape[0]
+    N = permuted.shape[1]
     R = permuted.shape[0]
-    if M > 2**35 or N > 2**30:
+    if M > 2**32 or N > 33553920:
         raise ValueError(
-            f"moe_unpermute: at most 2**35 rows and 2**30 columns, got {M} and {N}"
+            f"moe_unpermute: at most 2**32 rows and 33553920 columns, got {M} and {N}"
         )
-    kernel, options = pick_schedule(M)
+    kernel, options = pick_schedule(N * out.element_size(), M * N * out.element_size())
     # Triton launches on the current device
     with torch.cuda.device(permuted.get_device()):
-        grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
+        grid = (cdiv(M, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))
         kernel[grid](
             permuted,
             places,
@@ -181,7 +277,6 @@ def moe_unpermute(
             out,
             M,
             N,
-            D,
             R,
             *places.stride(),
             *permuted.stride(),

@@ -20,7 +20,6 @@ WRITTEN = {
     "integers": "m = (torch.stack((a, b)) > -1).sum(0)\nreturn (m * b).sum(-1)",
 }
 WHOLE = {
-    "a sum": "return x.float().sum(1).to(x.dtype)",
     "a softmax": "return torch.softmax(x.float(), 1).sum(-1).to(x.dtype)",
     "shares": "return (x / x.abs().sum(1, keepdim=True)).to(x.dtype)",
     "weighted": "w = torch.softmax(x.float().mean(-1), -1)\nreturn (x.float() * w[..., None]).sum(1).to(x.dtype)",
@@ -45,6 +44,13 @@ def test_they_stay_where_kernels_are_as_many(name: str) -> None:
     out = {"a softmax": "B 4", "shares": "B 4 D"}.get(name, "B D")
     found = of(WHOLE[name], out)
     assert all(kernel.family == "reduction" for kernel in plan_of(found.spec()).kernels)
+    assert failures(found, thorough=False) == []
+
+
+@pytest.mark.parametrize("line", ["x.float().sum(1)", "(x - x[:, :1]).amax(1)", "(x * y[..., None]).mean(1)"])
+def test_alone_they_are_no_reduction(line: str) -> None:
+    found = sample(f"return {line}.to(x.dtype)", {"x": "B 4 D", "y": "B 4"}, {"out": "B D"}, SIZES, {"B": 1, "D": 1})
+    assert [kernel.family for kernel in plan_of(found.spec()).kernels] == ["pointwise"]
     assert failures(found, thorough=False) == []
 
 
