@@ -288,7 +288,7 @@ SCHEDULES = (
         16,
         128,
         attention_paged_decode_kernel,
-        {"BLOCK_M": 16, "BLOCK_N": 128, "SPLITS": 32, "num_stages": 3, "num_warps": 4},
+        {"BLOCK_M": 16, "BLOCK_N": 128, "SPLITS": 32, "num_stages": 1, "num_warps": 4},
     ),
     (
         64,
@@ -306,7 +306,7 @@ SCHEDULES = (
         None,
         128,
         attention_paged_decode_kernel,
-        {"BLOCK_M": 16, "BLOCK_N": 64, "SPLITS": 4, "num_stages": 3, "num_warps": 4},
+        {"BLOCK_M": 16, "BLOCK_N": 64, "SPLITS": 4, "num_stages": 2, "num_warps": 4},
     ),
     (
         None,

@@ -211,6 +211,13 @@ SCHEDULES = (
         {"BLOCK_M": 16, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
     ),
     (
+        8192,
+        128,
+        2,
+        attention_varlen_kernel,
+        {"BLOCK_M": 64, "BLOCK_N": 32, "num_stages": 3, "num_warps": 4},
+    ),
+    (
         None,
         128,
         2,

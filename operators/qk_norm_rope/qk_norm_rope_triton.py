@@ -436,6 +436,7 @@ def next_power_of_2(n: int) -> int:
 # Each entry: maximum bytes of a row and rows (None: no limit), kernel, launch options.
 SCHEDULES = (
     (512, 512, qk_norm_rope_kernel, {"BLOCK_SIZE_M": 4, "num_warps": 4}),
+    (512, 8192, qk_norm_rope_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 8}),
     (512, None, qk_norm_rope_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (8192, 128, qk_norm_rope_row_kernel, {"num_warps": 8}),
     (4096, None, qk_norm_rope_row_kernel, {"num_warps": 2}),

@@ -118,6 +118,7 @@ def next_power_of_2(n: int) -> int:
 # Each entry: maximum rows (None: no limit), kernel, launch options.
 SCHEDULES = (
     (512, quantize_int4_groups_kernel, {"BLOCK_SIZE_M": 4, "num_warps": 4}),
+    (8192, quantize_int4_groups_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 8}),
     (None, quantize_int4_groups_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
 )
 

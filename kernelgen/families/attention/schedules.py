@@ -5,6 +5,8 @@ Sizes of tiles follow what was measured on an H200 (sm_90, 132 SMs) in float16; 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kernelgen.families.attention.lowering import AttentionBody
 from kernelgen.families.attention.writer import length, power
 from kernelgen.families.family import LIBRARY as LIBRARY
@@ -38,6 +40,9 @@ _FEW_HEADS = 16
 _FEW_KEYS = 1024
 """Keys up to which one program has all of them. 4 queries of 4 heads by 4096 keys took 36.8 us so, and 6.9 us where 32
 programs share the keys (H200, docs/benchmarks/small.json); what is between was not measured."""
+_GATHERED = 2
+"""Blocks in flight of keys whose places are read: 0.88 of the time of three (H200, pages of 64 keys, 64 sequences of up
+to 8192: docs/benchmarks/journals)."""
 _SHORT = 256
 """Queries up to which tiles are loaded by pointers: of 17 and of 130 that took 0.89 of the time, of 1000 1.2 times as
 long (H200, docs/benchmarks/contractions.json)."""
@@ -113,6 +118,14 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
 def first_table(body: AttentionBody) -> Table:
     """Of heads whose size is no number, the table is one of up to 128 elements; what holds all others follows."""
     found = _table(body)
+    if _gathers(body):
+        shallow = (
+            row.schedule.replace(num_stages=min(row.schedule.int("num_stages"), _GATHERED))
+            if row.schedule.variant == SPLIT
+            else row.schedule
+            for row in found
+        )
+        found = tuple(replace(row, schedule=s) for row, s in zip(found, shallow, strict=True))
     sizes = {body.extent(name).size: 128 for name in "de" if power(body, name) is None}
     if not sizes:
         return found
@@ -121,6 +134,12 @@ def first_table(body: AttentionBody) -> Table:
     last = _LIBRARY if calls else last.replace(BLOCK_M=16, BLOCK_N=16, num_stages=1, num_warps=8)
     known = found[:-1] if found[-1].schedule == last else found
     return (*(table_row(row.schedule, **dict(row.upto), **sizes) for row in known), table_row(last))
+
+
+def _gathers(body: AttentionBody) -> bool:
+    """Whether keys lie at places that are read themselves, as the pages of a cache do."""
+    places = (index for access in body.layout.accesses for index, _ in access.terms if isinstance(index, Expr))
+    return any(leaf.op == "value" for place in places for leaf in leaves(place))
 
 
 def _calls_torch(body: AttentionBody, head: int) -> bool:
