@@ -204,8 +204,8 @@ class KernelPlan:
     """None: any GPU."""
     filled: tuple[str, ...] = ()
     """Sizes of which the reference refuses 0: of no elements there is no greatest and no least."""
-    rounded: tuple[Size, ...] = ()
-    """Sizes, as shapes have them, along which torch's own places are rounded beyond 2**24 (`Graph.rounded`)."""
+    rounded: tuple[tuple[Size, int], ...] = ()
+    """Sizes, as shapes have them, along which torch's own places are exact up to so many (`Graph.rounded`)."""
 
     @property
     def main(self) -> KernelPlan:
@@ -238,7 +238,7 @@ class StepsPlan:
     """Which step is tuned."""
     notes: tuple[str, ...] = ()
     filled: tuple[str, ...] = ()
-    rounded: tuple[Size, ...] = ()
+    rounded: tuple[tuple[Size, int], ...] = ()
 
     @property
     def main(self) -> KernelPlan:

@@ -337,14 +337,15 @@ def test_jobs_run_one_a_gpu_at_a_time_and_are_ended(monkeypatch: pytest.MonkeyPa
         "asked 0.5 python3 -c 'import time; time.sleep(9)'\n"
         "deaf 0.5 trap '' INT; sleep 9\n"
         f"grouped 0.5 timeout 60 sleep 59.{os.getpid()}; true\n"
+        f"left 9 timeout 60 sleep 58.{os.getpid()} & exit 0\n"
     )
     several.run(jobs, ["4"], tmp_path, several.time.monotonic() + 60)
     said = (tmp_path / "jobs.log").read_text()
     assert (tmp_path / "first.log").read_text() == "4\n"
     assert re.findall(r"^(\w+): (?:begins on GPU (\d)|exit (-?\d+))", said, re.MULTILINE) == [
         ("first", "4", ""), ("first", "", "3"), ("asked", "4", ""), ("asked", "", "-2"), ("deaf", "4", ""),
-        ("deaf", "", "-9"), ("grouped", "4", ""), ("grouped", "", "-2"),
+        ("deaf", "", "-9"), ("grouped", "4", ""), ("grouped", "", "-2"), ("left", "4", ""), ("left", "", "0"),
     ]  # fmt: skip
     lines = subprocess.check_output(["ps", "-eo", "args"], text=True).splitlines()
-    assert f"sleep 59.{os.getpid()}" not in lines, "in a group of its own"
+    assert not {f"sleep 59.{os.getpid()}", f"sleep 58.{os.getpid()}"} & set(lines), "in a group of its own"
     assert said.endswith("all done\n")

@@ -380,11 +380,26 @@ def test_forks_share_the_cases(tmp_path: Path) -> None:
         return lambda: (Verdict(label, label != "b", "", f"{os.getpid()}", False) for label in labels)
 
     begun = shared.begin([part("a", "b"), part(), part("c")], tmp_path)
-    found = list(shared.ended(begun))
-    assert [(v.label, v.passed) for v in found] == [("a", True), ("b", False), ("c", True)]
-    assert len({os.getpid(), int(found[0].message), int(found[2].message)}) == 3
+    found = {v.label: v for v in shared.ended(begun)}
+    assert {label: v.passed for label, v in found.items()} == {"a": True, "b": False, "c": True}
+    assert len({os.getpid(), int(found["a"].message), int(found["c"].message)}) == 3
+    assert found["a"].message == found["b"].message
+
+
+def test_what_a_fork_found_is_known_before_it_ends(tmp_path: Path) -> None:
+    """A case that hangs, or ends the process, hides nothing of those before it."""
+
+    def hangs() -> Iterator[Verdict]:
+        yield Verdict("wrong", False, "", "", False)
+        time.sleep(1)
+        os.kill(os.getpid(), 9)
+
+    verdicts = shared.ended(shared.begin([hangs], tmp_path))
+    began = time.monotonic()
+    assert next(verdicts).label == "wrong"
+    assert time.monotonic() - began < 1
     with pytest.raises(RuntimeError, match="ended with -9"):
-        list(shared.ended(shared.begin([part("a"), lambda: os.kill(os.getpid(), 9) or ()], tmp_path)))
+        next(verdicts)
 
 
 def test_a_problem_never_outlives_its_parent(tmp_path: Path) -> None:

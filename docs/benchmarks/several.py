@@ -91,6 +91,7 @@ def _ended(job: Job, environment: dict[str, str], cores: list[int], into: Path, 
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # what a shell starts in the background would not hear it
 
     with (into / f"{job.name}.log").open("w") as out:
+        began = time.monotonic()
         running = subprocess.Popen(
             ["bash", "-c", job.command], env=environment, stdout=out, stderr=subprocess.STDOUT, preexec_fn=alone
         )
@@ -99,18 +100,30 @@ def _ended(job: Job, environment: dict[str, str], cores: list[int], into: Path, 
             try:
                 return running.wait(limit)
             except subprocess.TimeoutExpired:
-                _send(running.pid, then)
+                os.killpg(running.pid, then)
+                for leader in _of_session(running.pid):  # `timeout` has a group of its own, which hears it by itself
+                    with suppress(ProcessLookupError):
+                        if leader != running.pid and os.getpgid(leader) == leader:
+                            os.kill(leader, then)
         return running.wait()
     finally:
-        _send(running.pid, signal.SIGKILL)
+        end = time.monotonic() + ENDING_S
+        while _of_session(running.pid) and time.monotonic() < end and time.monotonic() - began > left:
+            time.sleep(0.1)  # what was interrupted saves what it knows
+        for process in _of_session(running.pid):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
 
 
-def _send(session: int, number: signal.Signals) -> None:
-    """A signal to all processes of a session: some, as what `timeout` runs, are in groups of their own."""
-    for process in (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()):
-        with suppress(ProcessLookupError):
-            if os.getsid(process) == session:
-                os.kill(process, number)
+def _of_session(session: int) -> list[int]:
+    """The processes of a session that have not ended: some, as what `timeout` runs, are in groups of their own."""
+    found = []
+    for path in (path for path in Path("/proc").iterdir() if path.name.isdigit()):
+        with suppress(OSError):
+            state = path.joinpath("stat").read_text().rpartition(")")[2].split()[0]
+            if os.getsid(int(path.name)) == session and state != "Z":
+                found.append(int(path.name))
+    return found
 
 
 def main() -> None:

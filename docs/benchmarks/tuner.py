@@ -157,7 +157,8 @@ def compared(name: str, folder: Path, end: float, dry: bool, keep: Keep) -> None
     theirs = call(folder, script, share(end, 0.5) if helion else end, cache="triton-autotune")
     keep({**(theirs.document or {}), "autotune_process_s": theirs.seconds, "autotune_error": theirs.error})
     if helion:
-        keep({"helion": call(folder, [*script, "--helion"], end, cache="triton-helion").document})
+        other = call(folder, [*script, "--helion"], end, cache="triton-helion")
+        keep({"helion": other.document, "helion_process_s": other.seconds, "helion_error": other.error})
 
 
 def chosen(journal: Path, case: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from kernelgen.backward.parts import partition
 from kernelgen.backward.specs import Derived, derived, saving
 from kernelgen.backward.tape import Tape
 from kernelgen.errors import Mistake, UnsupportedError
-from kernelgen.families.space import sizes_of
+from kernelgen.families.space import exact_sizes
 from kernelgen.frontend.build import Refused
 from kernelgen.frontend.graph import Graph, Ref
 from kernelgen.spec.model import OperatorSpec
@@ -40,7 +40,7 @@ def backward(spec: OperatorSpec, graph: Graph) -> Backward:
     except Refused as refusal:
         place = spec.reference_place
         raise UnsupportedError([Mistake(spec.path, place.line, place.column, f"unsupported: {refusal}")]) from None
-    joined = joined_files(spec, parts, passed, _uniform(tape, found), forward, sizes_of(graph.rounded))
+    joined = joined_files(spec, parts, passed, _uniform(tape, found), forward, exact_sizes(graph))
     parts = (forward, *parts) if forward else parts
     return Backward(parts, {**joined, **{f"{p.folder}/{p.spec.name}.yaml": p.text for p in parts}})
 

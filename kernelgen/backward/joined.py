@@ -19,11 +19,11 @@ def joined_files(
     passed: dict[str, str],
     uniform: Collection[str],
     forward: Derived | None = None,
-    counted: Sequence[Size] = (),
+    counted: Sequence[tuple[Size, int]] = (),
 ) -> dict[str, str]:
     """NAME_autograd.py and NAME_gradients_accuracy.py. `passed`: inputs whose gradient is that of an output; `uniform`:
     those whose gradient is one number shown everywhere; `forward`: one that saves more than inputs; `counted`: sizes
-    along which torch rounds its own places (`Graph.rounded`)."""
+    along which torch rounds its own places, and of how many these are exact (`Graph.rounded`)."""
     made = forward.spec if forward else spec
     whole = _whole(spec, parts, made)
     read = {i.name for i in whole.inputs}
@@ -130,7 +130,11 @@ def _tuple(names: Sequence[str]) -> str:
 
 
 def _accuracy(
-    spec: OperatorSpec, wanted: list[str], incoming: list[str], uniform: Collection[str], counted: Sequence[Size]
+    spec: OperatorSpec,
+    wanted: list[str],
+    incoming: list[str],
+    uniform: Collection[str],
+    counted: Sequence[tuple[Size, int]],
 ) -> dict[str, Any]:
     own = {t.name: t for t in spec.inputs}
     gradients = tuple(TensorSpec(f"grad_{o.name}", o.shape, o.dtype) for o in spec.outputs)

@@ -23,7 +23,7 @@ from kernelgen.families.matmul import NAME as MATMUL
 from kernelgen.families.registry import FAMILIES, GENERAL, columns, family_of, named_sizes, products, rows
 from kernelgen.families.rounding import clamped_first, clamps
 from kernelgen.families.sliced import with_parts_of_weights
-from kernelgen.families.space import sizes_of
+from kernelgen.families.space import exact_sizes
 from kernelgen.families.stages import Stage, in_memory_order, last_first, stages, without_ones, without_unread
 from kernelgen.families.values import Unlowerable
 from kernelgen.frontend.attention import is_attention
@@ -213,7 +213,7 @@ def _one_kernel(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -
         raise UnsupportedError([mistake]) from None
     of_library = (_TORCHS_ORDER,) if LIBRARY in family.variants(bodies[0]) else ()
     notes = (*notes, *family.notes(spec, bodies[0]), *of_library, *_notes(spec, bodies[0]))
-    plan = KernelPlan(spec, name, bodies[0], (), notes, filled=graph.filled, rounded=sizes_of(graph.rounded))
+    plan = KernelPlan(spec, name, bodies[0], (), notes, filled=graph.filled, rounded=exact_sizes(graph))
     for part, body in zip(parts[1:], bodies[1:], strict=True):
         then = KernelPlan(part.spec, reduction.NAME, replace(body, of_rows=True), (TableRow((), reduction.OF_ROWS),))
         plan = replace(plan, then=then, notes=(*plan.notes, _TWO_KERNELS))
@@ -262,7 +262,7 @@ def _in_steps(
         message = f"type says {spec.type}, but {where} the reference is {main.family}"
         raise SpecError([Mistake(spec.path, spec.type_place.line, spec.type_place.column, message)])
     found = dict.fromkeys(note for step in steps if isinstance(step, KernelPlan) for note in step.notes)
-    return StepsPlan(spec, steps, tuned, (*notes, *found), graph.filled, sizes_of(graph.rounded))
+    return StepsPlan(spec, steps, tuned, (*notes, *found), graph.filled, exact_sizes(graph))
 
 
 def check_names(spec: OperatorSpec) -> None:

@@ -281,7 +281,7 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
             # warps 2.8 us, by eight 3.1)
             warps = 4 if _is_light(body) else 8
             at_once = FEW_LANES.replace(BLOCK_SIZE_N=128, specialize=True, num_warps=warps)
-            return (table_row(at_once, rows=limit), table_row(many))
+            return (*((table_row(at_once, rows=limit),) if at_once != many else ()), table_row(many))
         # twice the programs (H200, rows of 256 channels normed at 3136 places: 3.5 us, in tiles of 64 rows 4.4)
         wide = many.variant == COLUMNS.name and many.int("BLOCK_SIZE_M") * many.int("BLOCK_SIZE_N") > 4096
         fewer = (table_row(many.replace(BLOCK_SIZE_M=32, num_warps=8), rows=limit),) if wide else ()

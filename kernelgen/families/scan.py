@@ -160,7 +160,7 @@ def of_spec(plan: KernelPlan, table: Table) -> Table:
 
 def _space_of_blocks(form: Form) -> tuple[Parameter, ...]:
     lengths = (8, 16, 32, 64, 128) if form.two_d else (1024, 2048, 4096, 8192, 16384)
-    several = Parameter("BLOCK_SIZE_M", (16, 32, 64, 128, 256), "block_size", "constexpr", "rows per program")
+    several = Parameter("BLOCK_SIZE_M", (8, 16, 32, 64, 128, 256), "block_size", "constexpr", "rows per program")
     return (
         *((several,) if form.two_d else ()),
         Parameter("BLOCK_SIZE_N", lengths, "block_size", "constexpr", "elements of a block of the row"),

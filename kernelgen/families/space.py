@@ -83,6 +83,11 @@ def sizes_of(shape: tuple[Dim, ...]) -> tuple[Atom, ...]:
     return tuple(dim[0] if len(dim) == 1 else size_text(dim) for dim in shape if dim)
 
 
+def exact_sizes(graph: Graph) -> tuple[tuple[Atom, int], ...]:
+    """`Graph.rounded`, with sizes as shapes have them."""
+    return tuple((size, most) for dim, most in graph.rounded for size in sizes_of((dim,)))
+
+
 def size_text(dim: Dim) -> str:
     """A product of sizes as Python."""
     if len(dim) == 1:

@@ -104,7 +104,7 @@ def variant(form: Form, meaning: str, kernels: Kernels) -> Variant:
     """A row divided among programs, by a family's kernels."""
     across = form.two_d
     blocks = (8, 16, 32, 64, 128, 256) if across else (1024, 2048, 4096, 8192, 16384)
-    lanes = Parameter("BLOCK_SIZE_M", (16, 32, 64, 128, 256), "block_size", "constexpr", "rows per program")
+    lanes = Parameter("BLOCK_SIZE_M", (4, 8, 16, 32, 64, 128, 256), "block_size", "constexpr", "rows per program")
     space = (
         *((lanes,) if across else ()),
         Parameter("BLOCK_SIZE_N", blocks, "block_size", "constexpr", "elements of a block of the row"),

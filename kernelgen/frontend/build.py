@@ -59,7 +59,7 @@ class Builder:
         self.deviations: set[int] = set()
         self.shortcuts: list[tuple[int, str, tuple[Ref, ...]]] = []
         self.filled: dict[str, None] = {}
-        self.rounded: dict[Dim, None] = {}
+        self.rounded: dict[Dim, int] = {}
 
     def state(self) -> tuple[Any, ...]:
         """What `back_to` goes back to."""

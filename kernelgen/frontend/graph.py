@@ -173,9 +173,9 @@ class Graph:
     """Results of composites whose derivative is better known as a whole: the node, what it is, its operands."""
     filled: tuple[str, ...] = ()
     """Sizes that the reference needs to be 1 or more: of no elements there is no greatest and no least."""
-    rounded: tuple[Dim, ...] = ()
-    """Dimensions of results along which torch counts in float32 on a GPU what is counted in integers here: beyond
-    2**24 its places are rounded."""
+    rounded: tuple[tuple[Dim, int], ...] = ()
+    """Dimensions of results along which torch counts in float32 on a GPU what is counted in integers here, and how many
+    of its places are exact."""
 
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:

@@ -4,13 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import reduce
+from functools import cache, reduce
 
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import Arg, Dim, Ref
 from kernelgen.frontend.moves import axes
 from kernelgen.frontend.rule import Call, Refused, Rule
+
+FEWEST_EXACT = 2**20
+"""Places that a dimension may well have: where torch's differ from a division's before that, they are computed as torch
+computes them."""
+
+
+@cache
+def exact_places(factor: int) -> int:
+    """How many places of a dimension that is so many times as long torch gives the element that a division by the
+    factor gives: it multiplies by the reciprocal in float32 (`nearest_neighbor_compute_source_index`, UpSample.cuh),
+    which tells 2**24 places apart."""
+    import torch
+
+    if factor & (factor - 1) == 0:
+        return 1 << 24
+    step, block = torch.tensor(1 / factor, dtype=torch.float32), 1 << 20
+    for start in range(0, 1 << 24, block):
+        places = torch.arange(start, start + block)
+        wrong = ((places.float() * step).floor().long() != places // factor).nonzero()
+        if len(wrong):
+            return start + int(wrong[0])
+    return 1 << 24
 
 
 def nearest(rank: int) -> Rule:
@@ -23,9 +45,9 @@ def nearest(rank: int) -> Rule:
         for i in range(rank):
             dim = i - rank
             factor = factors and factors[i]
-            if factor and factor == int(factor):
+            if factor and factor == int(factor) and (exact := exact_places(int(factor))) >= FEWEST_EXACT:
                 places[dim] = ix.quotient(places[dim], ix.number(int(factor)))
-                b.rounded[c.shape[dim]] = None
+                b.rounded[c.shape[dim]] = min(exact, b.rounded.get(c.shape[dim], exact))
                 continue
             at = b.map("mul", _counted(b, dim, c.shape[dim]), _step(b, shape[dim], c.shape[dim], factor))
             places[dim] = ix.value(len(chosen))

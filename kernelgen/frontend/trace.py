@@ -211,7 +211,7 @@ def _trace_at(
         frozenset(builder.held),
         frozenset(builder.deviations),
         tuple(builder.shortcuts),
-        filled=tuple(builder.filled), rounded=tuple(builder.rounded),
+        filled=tuple(builder.filled), rounded=tuple(builder.rounded.items()),
     )  # fmt: skip
     return graph, (*side_notes(spec), *builder.notes)
 

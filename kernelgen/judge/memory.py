@@ -63,10 +63,6 @@ def accuracy_bytes(operator: Operator, case: Case) -> int:
     return input_bytes(operator, case) + 2 * output_bytes(operator, case) + tile + SCRAPS
 
 
-EXACT_PLACES = 2**24
-"""Places that float32 tells apart (24 bits of significand, IEEE 754)."""
-
-
 def accuracy_left_out(operator: Operator, case: Case, device: str, most: int = FIXED_ELEMENTS) -> str:
     """Why the case cannot be checked on this machine, with figures; "" if it can. `most`: elements in one tensor that
     the interpreter takes."""
@@ -74,10 +70,9 @@ def accuracy_left_out(operator: Operator, case: Case, device: str, most: int = F
         elements = largest(operator, case)
         if elements > most:
             return f"{elements:,} elements in one tensor; the interpreter takes {most:,}"
-    long = {size: math.prod(case.dims(size)) for size in operator.rounded} if case.hidden else {}
-    for size, count in long.items():
-        if count > EXACT_PLACES:
-            return f"the reference rounds places along {size}: torch counts {count:,} in float32"
+    for size, most in operator.rounded if case.hidden else ():
+        if (count := math.prod(case.dims(size))) > most:
+            return f"the reference rounds places along {size}: of {count:,} torch has {most:,} right in float32"
     return does_not_fit(accuracy_bytes(operator, case), device)
 
 

@@ -159,9 +159,9 @@ class Operator:
     as much as the worst order costs."""
     limits: tuple[tuple[int | str, int], ...] = ()
     """Sizes, as shapes have them, of which the kernel takes no more than so many: its wrapper refuses more."""
-    rounded: tuple[int | str, ...] = ()
-    """Sizes, as shapes have them, along which torch counts places in float32 on a GPU: a hidden case of more than 2**24
-    is left out, for the reference is wrong there."""
+    rounded: tuple[tuple[int | str, int], ...] = ()
+    """Sizes, as shapes have them, along which torch counts places in float32 on a GPU, and how many of them are right:
+    a hidden case of more is left out."""
     fixed: tuple[tuple[str, Value], ...] = ()
     """Parameters of its functions that every case gives the same value."""
     given: tuple[tuple[str, Value | None], ...] = ()

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernelgen.files import write_atomic
 from kernelgen.importer.isolated import start_forked
 
 if TYPE_CHECKING:
     from kernelgen.judge import Case, CaseReport, Operator
+
+
+_POLL_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -43,20 +47,33 @@ def judged(operator: Operator, cases: Sequence[Case], device: str, seeds: int) -
             return
 
 
-def begin(parts: Sequence[Callable[[], Iterable[Verdict]]], folder: Path) -> list[tuple[int, Path]]:
-    """A fork for every part, by its number, and the file in which it will have left what its cases came to."""
-    files = [folder / f"part_{i}.json" for i in range(len(parts))]
-    return [(start_forked(_left(part, file)), file) for part, file in zip(parts, files, strict=True)]
+def begin(parts: Sequence[Callable[[], Iterable[Verdict]]], folder: Path) -> dict[int, Path]:
+    """A fork for every part, by its number, and the file to which it adds a line for every case."""
+    files = [folder / f"part_{i}.jsonl" for i in range(len(parts))]
+    for file in files:
+        file.touch()
+    return {start_forked(partial(_leave, part, file)): file for part, file in zip(parts, files, strict=True)}
 
 
-def _left(part: Callable[[], Iterable[Verdict]], file: Path) -> Callable[[], None]:
-    return lambda: write_atomic(file, json.dumps([asdict(verdict) for verdict in part()]))
+def _leave(part: Callable[[], Iterable[Verdict]], file: Path) -> None:
+    with file.open("a", encoding="utf-8") as left:
+        for verdict in part():
+            left.write(json.dumps(asdict(verdict)) + "\n")
+            left.flush()
 
 
-def ended(begun: Sequence[tuple[int, Path]]) -> Iterator[Verdict]:
-    """What all parts came to, as each ends. Raises RuntimeError where a process did not end by itself."""
-    for process, file in begun:
-        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-        if code:
-            raise RuntimeError(f"a process that judged small shapes ended with {code}")
-        yield from (Verdict(**said) for said in json.loads(file.read_text("utf-8")))
+def ended(begun: Mapping[int, Path]) -> Iterator[Verdict]:
+    """What every case came to, as soon as a fork says so. Raises RuntimeError where one did not end by itself."""
+    left = {process: file.open(encoding="utf-8") for process, file in begun.items()}
+    while left:
+        for process, said in tuple(left.items()):
+            done, status = os.waitpid(process, os.WNOHANG)
+            while (line := said.readline()).endswith("\n"):
+                yield Verdict(**json.loads(line))
+            said.seek(said.tell() - len(line.encode()))  # a line that is being written
+            if done:
+                said.close()
+                del left[process]
+                if code := os.waitstatus_to_exitcode(status):
+                    raise RuntimeError(f"a process that judged small shapes ended with {code}")
+        time.sleep(_POLL_S)

@@ -72,6 +72,15 @@ def mistake(table: tuple[TableRow, ...]) -> str | None:
     return None
 
 
+def served(table: Iterable[TableRow]) -> tuple[TableRow, ...]:
+    """The rows that serve something that none before them does."""
+    found: list[TableRow] = []
+    for row in table:
+        if not any(is_within(dict(row.upto), dict(before.upto)) for before in found):
+            found.append(row)
+    return tuple(found)
+
+
 def is_within(inner: Mapping[str, int], outer: Mapping[str, int]) -> bool:
     """Whether all that the first limits serve is served by the second."""
     return all(name in inner and inner[name] <= limit for name, limit in outer.items())

@@ -32,6 +32,8 @@ CASES = {
     "F.max_pool2d(F.avg_pool2d(x, 5), 4)": ("x: N, L, 20 * V, 20 * D", "N, L, V, D"),
     "F.avg_pool2d(F.max_pool2d(x, 3, 2, 1).relu(), (3, 4), padding=1)": ("x: N, L, 6 * V, 8 * D", "N, L, V, D"),
     "F.adaptive_max_pool1d(x, 3)": ("x: N, 2, 7", "N, 2, 3"),
+    "F.interpolate(x, scale_factor=3)": ("x: N, L, D", "N, L, 3 * D"),
+    "F.interpolate(x, scale_factor=41)": ("x: N, L, D", "N, L, 41 * D"),  # not all by a division in float32
     "F.interpolate(x, scale_factor=2, mode='bilinear')": ("x: N, L, V, D", "N, L, 2 * V, 2 * D"),
     "F.interpolate(x, scale_factor=0.5, mode='bicubic')": ("x: N, L, 2 * V, 2 * D", "N, L, V, D"),
     "F.interpolate(x, y.shape, mode='bicubic', align_corners=True)": ("x: N, L, V, D; y: K, V", "N, L, K, V"),

@@ -15,6 +15,7 @@ from kernelgen.families.forms import PRINTED
 from kernelgen.families.kernel import Body
 from kernelgen.frontend.indices import Expr, leaves
 from kernelgen.plan import Parameter, Schedule, table_row
+from kernelgen.schedule.problem import served
 
 TILES, BOXES, OVERLAPPED, SPLIT = "tiles", "boxes", "overlapped", "split"
 MEANINGS = {
@@ -118,6 +119,8 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
 def first_table(body: AttentionBody) -> Table:
     """Of heads whose size is no number, the table is one of up to 128 elements; what holds all others follows."""
     found = _table(body)
+    if not body.extent("batch").runs:  # one head alone has as few as there can be
+        found = served(table_row(row.schedule, **{n: m for n, m in row.upto if n != "BATCH"}) for row in found)
     if _gathers(body):
         shallow = (
             row.schedule.replace(num_stages=min(row.schedule.int("num_stages"), _GATHERED))

@@ -208,10 +208,14 @@ def _by_columns(body: ConvolutionBody, box: Schedule, narrow: Schedule | None, *
         box = narrow if narrow and width <= 64 else box
         return (*_of_few_pixels(box.replace(BLOCK_N=width), upto), table_row(box.replace(BLOCK_N=width), **upto))
     thin = (narrow or box).replace(BLOCK_N=64)
-    return (
-        table_row(thin.replace(num_warps=4), M=2 * FEW_PIXELS, N=64, **upto), table_row(thin, N=64, **upto),
-        *_of_few_pixels(box, upto), table_row(box, **upto),
-    )  # fmt: skip
+    few = (table_row(_of_four_warps(thin), M=2 * FEW_PIXELS, N=64, **upto),) if _of_four_warps(thin) != thin else ()
+    return (*few, table_row(thin, N=64, **upto), *_of_few_pixels(box, upto), table_row(box, **upto))
+
+
+def _of_four_warps(box: Schedule) -> Schedule:
+    """A box with half the warps, but for one of so many pixels that its sums would spill (sm_90, 512 pixels by 64
+    channels: 632 B a thread)."""
+    return box.replace(num_warps=4) if box.int("BLOCK_M") <= 256 else box
 
 
 def _of_few_pixels(box: Schedule, upto: Mapping[str, int]) -> Table:
@@ -220,7 +224,7 @@ def _of_few_pixels(box: Schedule, upto: Mapping[str, int]) -> Table:
     warps, which took 0.72 to 1.01 of the time of eight."""
     if box.int("BLOCK_N") <= 64 or upto.get("itemsize") != 2 or "C" in upto:
         return ()
-    return (table_row(box.replace(BLOCK_N=64, num_warps=4), M=FEW_PIXELS, N=FEW_COLUMNS, **upto),)
+    return (table_row(_of_four_warps(box.replace(BLOCK_N=64)), M=FEW_PIXELS, N=FEW_COLUMNS, **upto),)
 
 
 @dataclass(frozen=True)

@@ -309,10 +309,10 @@ def _too_much(schedule: Schedule, itemsize: int, beside: int, firsts: int = 1, s
 def _few_columns(body: ProductBody, **upto: int) -> Table:
     """The line of vectors by so few columns that programs of two columns are fewer than processors: more warps share a
     sum (H200, 8192 elements by 256 columns of int8 6.0 us, with two warps 9.9; 4096 by 256 of float16 3.4 and 3.7; but
-    two products of 4096 elements by 28 columns 4.9 and 3.8)."""
+    two products of 4096 elements by 28 columns 4.9 and 3.8). Several matrices have programs enough."""
     if len(body.dots) > 1:
         return ()
-    return (table_row(_VECTOR.replace(num_warps=8), **{**upto, "N": 512}),)
+    return (table_row(_VECTOR.replace(num_warps=8), **{**upto, "N": 64 if body.extent("batch").runs else 512}),)
 
 
 def _boxes_table(body: ProductBody) -> Table:
