@@ -51,6 +51,11 @@ class _Raise(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if func in (*_LOWERING, *_CASTS) and _is_integer(args[0]):
+            # beyond 2**24 float32 has some of the integers alone: which one is what the cast says, and no error
+            made = func(*args, **(kwargs or {}))
+            if made.dtype is torch.float32:
+                return made.double()
         if func in _LOWERING:
             return _recast(args[0], torch.Tensor.double(args[0]))
         if func is _GROUPED_MM:
@@ -65,6 +70,10 @@ class _Raise(TorchFunctionMode):
             return result
         narrow = any(x is torch.float8_e4m3fn for x in (*args, *(kwargs or {}).values()))
         return _in_float8_range(result) if narrow else _recast(args[0], result)
+
+
+def _is_integer(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and not x.is_floating_point() and not x.is_complex()
 
 
 def _with_eps(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -59,6 +59,13 @@ def test_casts_to_integers_are_kept():
     assert result.dtype == torch.int8
 
 
+@pytest.mark.parametrize("cast", [torch.Tensor.float, lambda x: x.to(torch.float32), lambda x: x.type(torch.float32)])
+def test_an_integer_cast_to_float32_is_what_float32_has(cast):
+    (result,) = oracle.in_float64(lambda x: torch.sin(cast(x)), [torch.tensor([2**31 - 1, 2**24 + 1, 7])])
+    assert result.tolist() == pytest.approx([math.sin(2**31), math.sin(2**24), math.sin(7)], rel=1e-12)
+    assert result.dtype == torch.float64
+
+
 def cancelling(x):
     squares = x * x
     return 1 - squares / (squares + 1e-3)
