@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import expm1, prod
 
 from kernelgen.devices.facts import Peaks
 from kernelgen.families import elements, kept_inputs, products
@@ -146,16 +146,30 @@ def work(plan: Plan, case: Case) -> Work:
 
 
 def _read(body: Body, case: Case, sizes: Mapping[str, int]) -> dict[str, int]:
-    """The elements that are read of every tensor: all, but of one that is looked up no more than are looked up, as if
-    none were the same."""
+    """The elements that are read of every tensor: all, but of one that is looked up no more than are looked up. Where
+    the places are data, as many as differ if these are drawn at random: of n elements an expected share of
+    1 - (1 - 1 / n)**looked_up, which is near 1 - exp(-looked_up / n)."""
     found: dict[str, int] = {}
+    at_random: dict[str, int] = {}
     for value in body.lowered.values:
         if value.op == "load":
             name = str(value.tensor)
-            looked_up = any(leaf.op == "value" for e in expressions(value) for leaf in leaves(e))
-            count = elements(body, case, value.axes) if looked_up else sizes[name]
-            found[name] = min(found.get(name, 0) + count, sizes[name])
+            places = {leaf.number for e in expressions(value) for leaf in leaves(e) if leaf.op == "value"}
+            if any(_is_read(body, i) for i in places):
+                at_random[name] = at_random.get(name, 0) + elements(body, case, value.axes)
+            else:
+                count = elements(body, case, value.axes) if places else sizes[name]
+                found[name] = min(found.get(name, 0) + count, sizes[name])
+    for name, count in at_random.items():
+        differing = round(-sizes[name] * expm1(-count / sizes[name])) if sizes[name] else 0
+        found[name] = min(found.get(name, 0) + differing, sizes[name])
     return found
+
+
+def _is_read(body: Body, i: int) -> bool:
+    """Whether a value comes from memory, and not from where it stands alone."""
+    value = body.lowered.values[i]
+    return value.op == "load" or any(_is_read(body, a.value) for a in value.args if isinstance(a, Use))
 
 
 def product_work(product: Product, case: Case) -> ProductWork:

@@ -26,7 +26,7 @@ KIND = "problem"
 OPPONENTS = ("eager", "compile")
 FAST = (0.0, 1.0, 1.5, 2.0)
 """The p of fast_p."""
-MOST_CORES = 4
+MOST_CORES = 8
 """That the judging of one problem's small shapes is shared by: each fork has a context on the GPU."""
 STATES = ("right", "wrong", "refused", "untested", "timed out", "fault")
 """What `state` says of a problem."""

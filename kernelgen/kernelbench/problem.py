@@ -72,17 +72,12 @@ class Problem:
         device = judge.device.find()
         sys.path.insert(0, str(self.out / "operators" / spec.folder))
         importlib.import_module(f"{spec.name}_accuracy")
-        if device == "cuda":
-            own, forks = int(self.cores < 2), self.cores - 1  # one core is this process's own
-        else:
-            own, forks = 1, self.cores - 1
-        parts = [partial(self._small, spec.name, device, i, forks + own) for i in range(forks + own)]
-        begun = shared.begin(parts[own:], self._path.parent)
+        part = partial(self._small, spec.name, device, shared.Queue())
+        begun = shared.begin([part] * (self.cores - 1), self._path.parent)
         if device == "cuda":
             self._compile_opponents(spec.name)
         self._stage("accuracy")
-        own_verdicts = (verdict for part in parts[:own] for verdict in part())
-        verdicts = itertools.chain(own_verdicts, shared.ended(begun))
+        verdicts = itertools.chain(part(), shared.ended(begun))
         self._count("accuracy", len(self._small_cases(spec.name, device)), verdicts, self.answer)
         if device == "cuda":
             self._stage(READY)
@@ -92,11 +87,11 @@ class Problem:
             self._optimized(spec)
         self._stage("done")
 
-    def _small(self, name: str, device: str, part: int, parts: int) -> Iterator[shared.Verdict]:
-        """What every so many-th case of small shapes comes to."""
-        operator = sys.modules[f"{name}_accuracy"].OPERATOR
-        cases = self._small_cases(name, device)[part::parts]
-        return shared.judged(operator, cases, device, 3 if device == "cuda" else 1)
+    def _small(self, name: str, device: str, queue: shared.Queue) -> Iterator[shared.Verdict]:
+        """What those cases of small shapes come to that no other process takes."""
+        operator, cases = sys.modules[f"{name}_accuracy"].OPERATOR, self._small_cases(name, device)
+        own = (cases[number] for number in queue.taken(len(cases)))
+        return shared.judged(operator, own, device, 3 if device == "cuda" else 1)
 
     def _small_cases(self, name: str, device: str) -> list[Any]:
         from kernelgen import judge

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,7 +37,24 @@ class Verdict:
         return cls(report.case.label, report.passed, report.left_out, report.message, report.fatal)
 
 
-def judged(operator: Operator, cases: Sequence[Case], device: str, seeds: int) -> Iterator[Verdict]:
+class Queue:
+    """The numbers of cases, each taken once by this process or a fork of it."""
+
+    def __init__(self) -> None:
+        self._next = multiprocessing.get_context("fork").Value("i", 0)
+
+    def taken(self, count: int) -> Iterator[int]:
+        """Those below a count that nobody else takes."""
+        while True:
+            with self._next.get_lock():
+                number = self._next.value
+                self._next.value += 1
+            if number >= count:
+                return
+            yield number
+
+
+def judged(operator: Operator, cases: Iterable[Case], device: str, seeds: int) -> Iterator[Verdict]:
     """The cases one after the other, until the device is lost."""
     from kernelgen import judge
 
