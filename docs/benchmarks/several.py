@@ -110,9 +110,11 @@ def _ended(job: Job, environment: dict[str, str], cores: list[int], into: Path, 
         end = time.monotonic() + ENDING_S
         while _of_session(running.pid) and time.monotonic() < end and time.monotonic() - began > left:
             time.sleep(0.1)  # what was interrupted saves what it knows
-        for process in _of_session(running.pid):
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+        while rest := _of_session(running.pid):  # one may start another meanwhile
+            for process in rest:
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            time.sleep(0.01)
 
 
 def _of_session(session: int) -> list[int]:
