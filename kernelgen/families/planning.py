@@ -31,7 +31,7 @@ from kernelgen.frontend.graph import CALL, SCANS, SELECTIONS, Graph
 from kernelgen.frontend.joined import as_one, or_in_order
 from kernelgen.frontend.products import with_products
 from kernelgen.frontend.searches import is_search
-from kernelgen.frontend.short import is_all_written, without_short_reductions
+from kernelgen.frontend.short import MOST_READ, is_all_written, without_short_reductions
 from kernelgen.plan import (
     Alternative,
     ChoicesPlan,
@@ -104,6 +104,8 @@ def _chosen(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> OnePlan
     then are, or where nothing else is reduced. Raises UnsupportedError where no family does."""
     graph = without_ones(without_unread(graph))
     written = without_short_reductions(graph)
+    if written.kind != "map" and is_all_written(graph, wider := without_short_reductions(graph, last=True)):
+        written = wider
     if written is graph:
         return _of_weights(spec, graph, notes)
     refused: UnsupportedError | None = None
@@ -115,7 +117,10 @@ def _chosen(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> OnePlan
         plan, refused = None, error
     with suppress(SpecError):
         other = _of_weights(spec, written, notes)
-        if plan is None or (len(other.kernels), other.family == reduction.NAME) < (len(plan.kernels), True):
+        if plan is None:
+            return other
+        fewer, reads = len(plan.kernels) - len(other.kernels), len(body_of(other).layout.accesses)
+        if (fewer >= 0 and reads <= MOST_READ) if is_all_written(graph, written) else fewer > 0:
             return other
     if plan is None:
         assert refused is not None

@@ -16,12 +16,15 @@ from kernelgen.frontend.graph import Dim, Graph, Node, Ref
 
 MOST = 8
 """Elements that are written out at the most, those of reductions of reductions multiplied."""
+MOST_READ = 4 * MOST
+"""Elements that are read for one of a result where reductions are all that is written out."""
 _JOINED = {"max": "maximum", "min": "minimum", "sum": "add"}
 
 
-def without_short_reductions(graph: Graph) -> Graph:
-    """The graph with reductions of few elements written out, but not of a value that something else needs whole."""
-    short = _short(graph)
+def without_short_reductions(graph: Graph, *, last: bool = False) -> Graph:
+    """The graph with reductions of few elements written out, but not of a value that something else needs whole.
+    `last`: those of a last dimension too, such as the weights of a softmax that a sum along another dimension has."""
+    short = _short(graph, last)
     while short:
         whole = _wanted(graph, short)
         kept = {i for i in short if _source(graph.nodes[i]) not in whole}
@@ -44,10 +47,10 @@ def without_short_reductions(graph: Graph) -> Graph:
 
 
 def is_all_written(graph: Graph, written: Graph) -> bool:
-    """Whether nothing is left to reduce, and no result has more elements than the reductions had, which would be read
-    again for each: lanes then lie along what is read (H200, the weighted sum of 8 rows for each of 8192 by 2048
-    elements: 405 us as a reduction)."""
-    sizes = {_elements(node.shape) for node in graph.nodes if _is_short(graph, node)}
+    """Whether nothing is left to reduce, and no result has more elements than the reductions of other dimensions than
+    the last had, which would be read again for each: lanes then lie along what is read (H200, the weighted sum of 8
+    rows for each of 8192 by 2048 elements: 67 us, as a reduction 405)."""
+    sizes = {_elements(node.shape) for node in graph.nodes if _is_short(graph, node, last=False)}
     return written.kind == "map" and {_elements(graph.nodes[o.node].shape) for o in graph.outputs} == sizes
 
 
@@ -55,16 +58,22 @@ def _elements(shape: tuple[Dim, ...]) -> tuple[str, ...]:
     return tuple(sorted(str(atom) for dim in shape for atom in dim if atom != 1))
 
 
-def _short(graph: Graph) -> set[int]:
-    """The reductions of few elements, of which none is of so many others that there would be more in all."""
+def _short(graph: Graph, last: bool) -> set[int]:
+    """The reductions of few elements, of which none is of so many others that there would be more in all. Those of a
+    last dimension are counted for themselves: a softmax has one of the other, but what both are of is computed once."""
     found: set[int] = set()
-    counts: list[int] = []
+    counts: list[tuple[int, int]] = []
     for i, node in enumerate(graph.nodes):
-        count = max((counts[a.node] for a in node.args if isinstance(a, Ref)), default=1)
-        if _is_short(graph, node) and count * _length(graph, node) <= MOST:
-            found.add(i)
-            count *= _length(graph, node)
-        counts.append(count)
+        sources = [counts[a.node] for a in node.args if isinstance(a, Ref)]
+        apart, along = (max((count[k] for count in sources), default=1) for k in (0, 1))
+        if _is_short(graph, node, last=last):
+            is_last, length = node.attrs[0] == -1, _length(graph, node)
+            apart, along = (apart, along * length) if is_last else (apart * length, along)
+            if apart <= MOST and along <= MOST**2:
+                found.add(i)
+            else:
+                apart, along = (apart, along // length) if is_last else (apart // length, along)
+        counts.append((apart, along))
     return found
 
 
@@ -74,9 +83,11 @@ def _length(graph: Graph, node: Node) -> int:
     return prod(atom for atom in dim if isinstance(atom, int))
 
 
-def _is_short(graph: Graph, node: Node) -> bool:
-    """Whether it reduces one dimension of a few elements, which is not the last of its source."""
-    if node.op not in _JOINED or len(node.attrs) != 1 or not isinstance(node.attrs[0], int) or node.attrs[0] > -2:
+def _is_short(graph: Graph, node: Node, *, last: bool) -> bool:
+    """Whether it reduces one dimension of a few elements, which is not the last of its source, or may be."""
+    if node.op not in _JOINED or len(node.attrs) != 1 or not isinstance(node.attrs[0], int):
+        return False
+    if node.attrs[0] > -2 and not last:
         return False
     dim = graph.nodes[_source(node)].shape[node.attrs[0]]
     return all(isinstance(atom, int) for atom in dim) and 1 < _length(graph, node) <= MOST

@@ -47,10 +47,25 @@ def test_they_stay_where_kernels_are_as_many(name: str) -> None:
     assert failures(found, thorough=False) == []
 
 
-@pytest.mark.parametrize("line", ["x.float().sum(1)", "(x - x[:, :1]).amax(1)", "(x * y[..., None]).mean(1)"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x.float().sum(1)", "(x - x[:, :1]).amax(1)", "(x * y[..., None]).mean(1)",
+        "(x.float() * torch.softmax(y.float(), -1)[..., None]).sum(1)",
+        "(x.float() * (y.float() / (y.float().norm(dim=-1, keepdim=True) + 1))[..., None]).sum(1)",
+    ],
+)  # fmt: skip
 def test_alone_they_are_no_reduction(line: str) -> None:
     found = sample(f"return {line}.to(x.dtype)", {"x": "B 4 D", "y": "B 4"}, {"out": "B D"}, SIZES, {"B": 1, "D": 1})
     assert [kernel.family for kernel in plan_of(found.spec()).kernels] == ["pointwise"]
+    assert failures(found, thorough=False) == []
+
+
+@pytest.mark.parametrize("lines", ["return x.sum(1).sum(1).sum(1)", "return (x.sum(-1).sum(-1) * y[:, None]).sum(1)"])
+def test_what_would_load_too_much_stays(lines: str) -> None:
+    x, out = ("B 4 8 4 D", "B D") if "x.sum(1)" in lines else ("B 4 8 8", "B")
+    found = sample(lines, {"x": x, "y": "B"}, {"out": out}, SIZES, {"B": 1})
+    assert "pointwise" not in [kernel.family for kernel in plan_of(found.spec()).kernels]
     assert failures(found, thorough=False) == []
 
 
