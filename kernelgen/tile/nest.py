@@ -225,7 +225,7 @@ class Nest:
         rows, cols = (self.index(ROWS), "N"), (self.index(COLS), None)
         if stored in self.moved and not (self.form.is_run and not self.form.has_rows):
             pointer = self.pointer(self.moved[stored], shape)
-            if not self.body.layout.rows and not self.form.is_run:
+            if not self.body.layout.rows and self.form.two_d:
                 pointer = ir.Pointer(stored.name, (rows, *pointer.terms), shape)
         elif self.form.is_run:
             pointer = ir.Pointer(stored.name, ((self.index("offsets"), None),), shape)

@@ -62,6 +62,13 @@ def test_a_row_that_nothing_takes_apart_is_one() -> None:
     assert failures(found, thorough=False) == []
 
 
+@pytest.mark.parametrize("line", ["torch.softmax(torch.cat([x, -x], -1), -1)", "torch.cat([x, x * 2], -1) / x.sum()"])
+def test_parts_of_one_row_alone_have_no_rows_before_them(line: str) -> None:
+    found = sample(f"return {line}", {"x": "D"}, {"out": "2*D"}, {"D": 7}, {"D": 1})
+    plan_of(found.spec())
+    assert failures(found) == []
+
+
 def test_parts_of_what_is_reduced_to_one_number_are_none() -> None:
     lines = "first, second = x.float().chunk(2, dim=-1)\nreturn torch.cat((second, first), dim=-1).pow(2).sum()"
     found = sample(lines, {"x": "2*D"}, {"out": ": float32"}, {"D": 7}, {"D": 1})
