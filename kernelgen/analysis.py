@@ -10,6 +10,7 @@ from kernelgen.devices.facts import Peaks
 from kernelgen.families import elements, kept_inputs, products
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.kernel import Body, body_of
+from kernelgen.families.padding import ancestors
 from kernelgen.families.values import Use, expressions
 from kernelgen.frontend.graph import DOT, REDUCTIONS
 from kernelgen.frontend.indices import leaves
@@ -155,7 +156,7 @@ def _read(body: Body, case: Case, sizes: Mapping[str, int]) -> dict[str, int]:
         if value.op == "load":
             name = str(value.tensor)
             places = {leaf.number for e in expressions(value) for leaf in leaves(e) if leaf.op == "value"}
-            if any(_is_read(body, i) for i in places):
+            if any(body.lowered.values[j].op == "load" for i in places for j in {i, *ancestors(body.lowered, i)}):
                 at_random[name] = at_random.get(name, 0) + elements(body, case, value.axes)
             else:
                 count = elements(body, case, value.axes) if places else sizes[name]
@@ -164,12 +165,6 @@ def _read(body: Body, case: Case, sizes: Mapping[str, int]) -> dict[str, int]:
         differing = round(-sizes[name] * expm1(-count / sizes[name])) if sizes[name] else 0
         found[name] = min(found.get(name, 0) + differing, sizes[name])
     return found
-
-
-def _is_read(body: Body, i: int) -> bool:
-    """Whether a value comes from memory, and not from where it stands alone."""
-    value = body.lowered.values[i]
-    return value.op == "load" or any(_is_read(body, a.value) for a in value.args if isinstance(a, Use))
 
 
 def product_work(product: Product, case: Case) -> ProductWork:

@@ -105,7 +105,7 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
     """Warps in proportion to the row, so that a thread has 8 to 32 elements, then blocks that are loaded ahead; rows so
     few that most of a device would idle are divided."""
     if _lies_across(body):
-        # H200, 16 sequences of 64 by 2048: 11.7 us by 8 rows, 15.3 by 32
+        # H200, a sequence of 512 by 2048: 11.7 us by 8 rows, 15.3 by 32
         few = default("columns").replace(BLOCK_SIZE_M=8, NUM_STAGES=1, num_warps=4)
         return (table_row(few, rows=FEW_LANES), table_row(default("columns")))
     row, looped = default("row"), default("looped")
