@@ -156,7 +156,7 @@ def _read(body: Body, case: Case, sizes: Mapping[str, int]) -> dict[str, int]:
         if value.op == "load":
             name = str(value.tensor)
             places = {leaf.number for e in expressions(value) for leaf in leaves(e) if leaf.op == "value"}
-            if any(body.lowered.values[j].op == "load" for i in places for j in {i, *ancestors(body.lowered, i)}):
+            if any(body.lowered.values[j].op == "load" for i in places for j in ancestors(body.lowered, i)):
                 at_random[name] = at_random.get(name, 0) + elements(body, case, value.axes)
             else:
                 count = elements(body, case, value.axes) if places else sizes[name]
