@@ -11,7 +11,7 @@ from kernelgen.families import elements, kept_inputs, products
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.kernel import Body, body_of
 from kernelgen.families.padding import ancestors
-from kernelgen.families.values import Use, expressions
+from kernelgen.families.values import Use, Value, expressions
 from kernelgen.frontend.graph import DOT, REDUCTIONS
 from kernelgen.frontend.indices import leaves
 from kernelgen.frontend.operations import OPERATIONS, RECURRENT
@@ -155,16 +155,36 @@ def _read(body: Body, case: Case, sizes: Mapping[str, int]) -> dict[str, int]:
     for value in body.lowered.values:
         if value.op == "load":
             name = str(value.tensor)
-            places = {leaf.number for e in expressions(value) for leaf in leaves(e) if leaf.op == "value"}
-            if any(body.lowered.values[j].op == "load" for i in places for j in ancestors(body.lowered, i)):
+            if _is_looked_up(body, value):
                 at_random[name] = at_random.get(name, 0) + elements(body, case, value.axes)
             else:
-                count = elements(body, case, value.axes) if places else sizes[name]
+                count = elements(body, case, value.axes) if _places(value) else sizes[name]
                 found[name] = min(found.get(name, 0) + count, sizes[name])
     for name, count in at_random.items():
         differing = round(-sizes[name] * expm1(-count / sizes[name])) if sizes[name] else 0
         found[name] = min(found.get(name, 0) + differing, sizes[name])
     return found
+
+
+def _places(value: Value) -> set[int]:
+    """The values that say where a load reads."""
+    return {leaf.number for e in expressions(value) for leaf in leaves(e) if leaf.op == "value"}
+
+
+def _is_looked_up(body: Body, value: Value) -> bool:
+    """Whether a load reads at places that are data."""
+    sources = (j for i in _places(value) for j in ancestors(body.lowered, i))
+    return value.op == "load" and any(body.lowered.values[j].op == "load" for j in sources)
+
+
+def looked_up(plan: Plan) -> tuple[str, ...]:
+    """The inputs that are read at places that are data, and nowhere else."""
+    if isinstance(plan, WrittenPlan):
+        return ()
+    loads = [(body_of(k), v) for k in plan.kernels for v in body_of(k).lowered.values if v.op == "load"]
+    whole = {str(v.tensor) for body, v in loads if not _is_looked_up(body, v)}
+    found = dict.fromkeys(str(v.tensor) for body, v in loads if _is_looked_up(body, v))
+    return tuple(t.name for t in plan.spec.inputs if t.name in found and t.name not in whole)
 
 
 def product_work(product: Product, case: Case) -> ProductWork:

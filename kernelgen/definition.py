@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from kernelgen import families
-from kernelgen.analysis import Work, floor_seconds, step_works, work
+from kernelgen.analysis import Work, floor_seconds, looked_up, step_works, work
 from kernelgen.devices.facts import Peaks, by_arch, npu_by_name
 from kernelgen.families.access import Access
 from kernelgen.families.kernel import Body, body_of, has_products
@@ -109,6 +109,7 @@ def definition_context(plan: Plan) -> dict[str, Any]:
         "facts": facts,
         "products": _products(works),
         "at_most": any(w.at_most for _, w in works),
+        "looked_up": [f"`{name}`" for name in looked_up(plan)],
         "peaks": "estimates" if plan.chip else "its data sheet",
         "ridge": facts.fp32_flops / facts.dram_bytes_per_s,
         "cases": [_case(plan, case, w, facts) for case, w in works],
@@ -285,12 +286,12 @@ def _flow(plan: LoweredPlan) -> list[str]:
         COLUMN: "once per column, and again in every program",
         "scalar": "once per program",
     }
-    reads: Counter[str] = Counter()
+    reads: Counter[tuple[str, str]] = Counter()
     for access in body.layout.accesses:
         level = FULL if body.layout.columns is None else body.names.levels[access.load]
         often = _of_tiles(body, access) if body.layout.extents else names[level]
-        reads[f"`{access.tensor}` is read {often}"] += 1
-    lines = [f"{line}, at {places} places" if places > 1 else line for line, places in reads.items()]
+        reads[access.tensor, often] += 1
+    lines = [f"`{name}`{f' ×{n}' if n > 1 else ''} is read {often}" for (name, often), n in reads.items()]
     for tensor in plan.spec.inputs:
         if tensor.name not in {a.tensor for a in body.layout.accesses}:
             lines.append(f"`{tensor.name}` is not read")
