@@ -172,7 +172,7 @@ class _Cut:
         """What a node is a part of, along the last dimension, and which."""
         source = node.args[0] if node.op == "index" and len(node.args) == 1 else None
         made = node.indexing
-        if not isinstance(source, Ref) or made is None or made.conditions or made.fill is not None:
+        if not isinstance(source, Ref) or made is None or made.conditions or made.fill is not None or not made.places:
             return None
         whole = self.graph.nodes[source.node]
         axes = [ix.axis(d - len(node.shape)) for d in range(len(node.shape))]

@@ -8,9 +8,10 @@ import pytest
 from references import Sample, load, plan_of, sample, schedules
 from test_matmul import check, inputs_of
 
-from kernelgen import render
+from kernelgen import families, frontend, render
 from kernelgen.judge.interpreter import as_on_a_gpu
 from kernelgen.plan import KernelPlan, Plan, StepsPlan, TableRow
+from kernelgen.spec import parse_spec
 
 SIZES: tuple[dict[str, Any], ...] = ({"M": 19, "N": 16, "K": 24}, {"M": 3, "N": 5, "K": 17})
 LAYER = {"x": "M K", "w": "2*N K", "b": "2*N"}
@@ -97,3 +98,21 @@ def test_what_is_read_as_a_whole_is_one_product(name: str) -> None:
     assert all(isinstance(step, KernelPlan) for step in plan.kernels)
     assert "chunk" not in render.triton_source(plan).partition("def op(")[2].replace("# g, u", "")
     check(found, load(render.triton_source(plan)).op, inputs_of(found, SIZES[0], "float32"), name)
+
+
+def test_an_index_of_no_dimensions_is_no_part_of_a_weight() -> None:
+    """`torch.tile(x, ())` of one number; found by torch's own samples."""
+    text = """\
+name: op
+inputs:
+  - {name: x, shape: [], dtype: float32}
+outputs:
+  - {name: out, shape: [], dtype: float32}
+reference: |
+  def op(x):
+      return torch.tile(x, ())
+"""
+    spec = parse_spec(text, "op.yaml")
+    plan = families.lower(spec, *frontend.trace(spec))
+    assert isinstance(plan, KernelPlan)
+    assert render.triton_source(plan)
