@@ -265,6 +265,14 @@ def evidence(seen: Seen, device: Peaks) -> tuple[Figure, ...]:
     return tuple(rows)
 
 
+def _share(computed: float, counted: float | None, work: Work) -> float:
+    """How much of a peak is used. Where the data leaves out some of the work, what is computed from sizes is the most
+    that it may be, and a counter knows better."""
+    if not work.at_most:
+        return computed
+    return min(computed, 1.0) if counted is None else counted
+
+
 def _at_most(share: float, work: Work) -> str:
     """A share of a peak; the most that it may be where the data says how much of the work is left out."""
     return f"at most {_percent(min(share, 1.0))}" if work.at_most else _percent(share)
@@ -339,18 +347,15 @@ def _bottleneck(seen: Seen, device: Peaks) -> tuple[str, str]:
         return "launch overhead", f"{_percent(min(launch, 1.0))} of the time is the launch itself"
     dram = device.dram_bytes_per_s
     bandwidth = bandwidth_utilisation(timing, work, device)
+    bandwidth = _share(bandwidth, counters.dram_utilisation, work)
     said = f"the needed bytes alone use {_percent(bandwidth)} of the DRAM's peak"
-    if work.at_most:  # counters know what the data left out; without them all of it is taken
-        counted = counters.dram_utilisation
-        bandwidth = min(bandwidth, 1.0) if counted is None else counted
+    if work.at_most:
         said = f"the bytes use at most {_percent(bandwidth)} of the DRAM's peak"
-        said = said if counted is None else f"the DRAM is at {_percent(counted)} of its peak"
+        said = said if counters.dram_utilisation is None else f"the DRAM is at {_percent(bandwidth)} of its peak"
     traffic = max(bandwidth, counters.dram_utilisation or 0.0)
     if work.products and work.arithmetic_seconds(device) > (work.bytes_read + work.bytes_written) / dram:
         return _of_products(seen, device)
-    arithmetic = work.arithmetic_seconds(device) / time_s
-    if work.at_most:
-        arithmetic = min(arithmetic, 1.0) if counters.sm_utilisation is None else 0.0
+    arithmetic = _share(work.arithmetic_seconds(device) / time_s, counters.sm_utilisation, work)
     arithmetic = max(arithmetic, counters.sm_utilisation or 0.0)
     if arithmetic > COMPUTE_SATURATED and arithmetic > traffic:
         return "compute", f"arithmetic is at {_percent(arithmetic)} of its peak, memory only at {_percent(traffic)}"
@@ -381,11 +386,11 @@ def _of_products(seen: Seen, device: Peaks) -> tuple[str, str]:
     work, counters = seen.work, seen.counters or Counters("none")
     share = work.arithmetic_seconds(device) / kernel_seconds(seen.timing, work, device)
     at = f"products are at {_percent(share)} of their peak"
+    share = _share(share, counters.matrix_utilisation, work)
     if work.at_most:
-        share = min(share, 1.0) if counters.matrix_utilisation is None else 0.0
         at = f"products are at most at {_percent(share)} of their peak, for the data leaves some out"
         if counters.matrix_utilisation is not None:
-            at = f"the matrix units are active {_percent(counters.matrix_utilisation)} of the time"
+            at = f"the matrix units are active {_percent(share)} of the time"
     busy = max(share, counters.matrix_utilisation or 0.0)
     if busy >= MATRIX_SATURATED:
         return "compute", at

@@ -90,8 +90,8 @@ def _ended(job: Job, environment: dict[str, str], cores: list[int], into: Path, 
         os.sched_setaffinity(0, cores)
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # what a shell starts in the background would not hear it
 
+    interrupted = False
     with (into / f"{job.name}.log").open("w") as out:
-        began = time.monotonic()
         running = subprocess.Popen(
             ["bash", "-c", job.command], env=environment, stdout=out, stderr=subprocess.STDOUT, preexec_fn=alone
         )
@@ -100,6 +100,7 @@ def _ended(job: Job, environment: dict[str, str], cores: list[int], into: Path, 
             try:
                 return running.wait(limit)
             except subprocess.TimeoutExpired:
+                interrupted = True
                 os.killpg(running.pid, then)
                 for leader in _of_session(running.pid):  # `timeout` has a group of its own, which hears it by itself
                     with suppress(ProcessLookupError):
@@ -108,7 +109,7 @@ def _ended(job: Job, environment: dict[str, str], cores: list[int], into: Path, 
         return running.wait()
     finally:
         end = time.monotonic() + ENDING_S
-        while _of_session(running.pid) and time.monotonic() < end and time.monotonic() - began > left:
+        while interrupted and _of_session(running.pid) and time.monotonic() < end:
             time.sleep(0.1)  # what was interrupted saves what it knows
         while rest := _of_session(running.pid):  # one may start another meanwhile
             for process in rest:

@@ -104,14 +104,15 @@ def _chosen(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> OnePlan
     then are, or where nothing else is reduced. Raises UnsupportedError where no family does."""
     graph = without_ones(without_unread(graph))
     written = without_short_reductions(graph)
-    if written.kind != "map" and is_all_written(graph, wider := without_short_reductions(graph, last=True)):
+    wider = written if written.kind == "map" else without_short_reductions(graph, last=True)
+    if all_written := is_all_written(graph, wider):
         written = wider
     if written is graph:
         return _of_weights(spec, graph, notes)
     refused: UnsupportedError | None = None
     try:
         plan = _of_weights(spec, graph, notes)
-        if len(plan.kernels) == 1 and not (plan.kernels[0].family == reduction.NAME and is_all_written(graph, written)):
+        if len(plan.kernels) == 1 and not (all_written and plan.kernels[0].family == reduction.NAME):
             return plan
     except UnsupportedError as error:
         plan, refused = None, error
@@ -120,7 +121,7 @@ def _chosen(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> OnePlan
         if plan is None:
             return other
         fewer, reads = len(plan.kernels) - len(other.kernels), len(body_of(other).layout.accesses)
-        if (fewer >= 0 and reads <= MOST_READ) if is_all_written(graph, written) else fewer > 0:
+        if (fewer >= 0 and reads <= MOST_READ) if all_written else fewer > 0:
             return other
     if plan is None:
         assert refused is not None
@@ -286,12 +287,10 @@ def _reached(plan: KernelPlan, table: tuple[TableRow, ...]) -> tuple[TableRow, .
     """The rows of a table that some case may reach: a limit that no case exceeds is none, and what follows a row that
     serves all sizes serves none."""
     most = {size.name: largest for size in named_sizes(plan) if (largest := _largest(plan.spec, size)) is not None}
-    found: list[TableRow] = []
-    for row in table if body_of(plan).layout.rows else map(_of_one_row, table):
-        upto = {name: limit for name, limit in row.upto if name not in most or limit < most[name]}
-        if not any(problem.is_within(upto, dict(before.upto)) for before in found):
-            found.append(table_row(row.schedule, **upto))
-    return tuple(found)
+    return problem.served(
+        table_row(row.schedule, **{name: limit for name, limit in row.upto if name not in most or limit < most[name]})
+        for row in (table if body_of(plan).layout.rows else map(_of_one_row, table))
+    )
 
 
 def _of_one_row(row: TableRow) -> TableRow:

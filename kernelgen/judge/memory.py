@@ -70,9 +70,9 @@ def accuracy_left_out(operator: Operator, case: Case, device: str, most: int = F
         elements = largest(operator, case)
         if elements > most:
             return f"{elements:,} elements in one tensor; the interpreter takes {most:,}"
-    for size, most in operator.rounded if case.hidden else ():
-        if (count := math.prod(case.dims(size))) > most:
-            return f"the reference rounds places along {size}: of {count:,} torch has {most:,} right in float32"
+    for size, exact in operator.rounded if case.hidden else ():
+        if (count := math.prod(case.dims(size))) > exact:
+            return f"the reference rounds places along {size}: of {count:,} torch has {exact:,} right in float32"
     return does_not_fit(accuracy_bytes(operator, case), device)
 
 

@@ -27,7 +27,7 @@ OPPONENTS = ("eager", "compile")
 FAST = (0.0, 1.0, 1.5, 2.0)
 """The p of fast_p."""
 MOST_CORES = 8
-"""That the judging of one problem's small shapes is shared by: each fork has a context on the GPU."""
+"""At most so many cores share the judging of one problem's small shapes: each fork has a context on the GPU."""
 STATES = ("right", "wrong", "refused", "untested", "timed out", "fault")
 """What `state` says of a problem."""
 
@@ -71,7 +71,8 @@ def run(
 ) -> list[Outcome]:
     """Every problem that the journal in `out` does not have yet, each within its time; all outcomes in order.
 
-    `jobs`: so many problems are imported, generated and judged at small shapes at once; then each has a device to
+    `jobs`: so many problems are imported, generated and judged at small shapes at once, each by its share of the cores;
+    then each has a device to
     itself. `each`: for every device, the variables that show it alone to a process. A round of optimisation may take as
     long again as `limit_s`. A record belongs to the file's text, the device and what is asked: a problem that changed
     is run again.

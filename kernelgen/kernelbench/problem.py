@@ -226,7 +226,7 @@ def _guarded(action: Callable[[], None], problem: Problem) -> None:
 
 if __name__ == "__main__":
     die_with_parent(os.getppid())  # it is in a session of its own, which the killing of its parent's would miss
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # whether there is a GPU, without a fork's losing it
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # asks no CUDA, which a fork could not use then
     main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), Asked.of(sys.argv[4]), int(sys.argv[5]))
     sys.stdout.flush()
     sys.stderr.flush()

@@ -15,7 +15,7 @@ OPERATOR = judge.Operator(
     reference=upsample_nearest_baseline.reference,
     inputs=(judge.Tensor("x", ("B", "C", "H", "W"), "T", rows=0),),
     outputs=(judge.Tensor("out", ("B", "C", "2 * H", "2 * W"), "T", rows=0),),
-    # torch counts places there in float32 on a GPU, which is exact up to so many
+    # along these torch computes places in float32 on a GPU, which is exact for the first so many
     rounded=(("2 * H", 16777216), ("2 * W", 16777216)),
     exact=True,  # data is moved, not computed: results must be bit-identical
 )

@@ -33,7 +33,7 @@ OPERATOR = judge.Operator(
     ),
     outputs=(judge.Tensor("grad_x", ("B", "C", "H", "W"), "T"),),
     terms=("grad_out",),
-    # torch counts places there in float32 on a GPU, which is exact up to so many
+    # along these torch computes places in float32 on a GPU, which is exact for the first so many
     rounded=(("2 * H", 16777216), ("2 * W", 16777216)),
 )
 
