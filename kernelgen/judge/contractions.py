@@ -3,22 +3,23 @@
 Of r = sum of K products p_k = a_k * b_k, computed at a precision, the error is taken for a random number
 
     e = N(0, 1) * sqrt(2/3 o**2 * sum(p_k**2)  +  u**2 * (K/2 * sum(p_k**2) + (K/3 + q * K**2/48) * r**2))
-        +  t * (c - m * K/44 * u * r  +  N'(0, 1) * m * K/70 * u * sqrt(sum(p_k**2)))
+        +  t * (c - m * K/(2.75 n) * u * r  +  N'(0, 1) * m * K/(4.4 n) * u * sqrt(sum(p_k**2)))
 
 u: the unit roundoff of the sum, 2**-24 in float32, also for operands in float16 and bfloat16 (2**-53 in float64);
 o: that of an operand as it is multiplied, 2**-11 where torch is set to TF32, 2**-8 where it is set to bfloat16, 0
 where all bits of the operands are multiplied (a kernel's own products follow the setting of CUDA's); t: 1 in every
 second oracle, where bits are cut off instead of rounded; c: what the sum changes by where the operands' are, as by
-matrix units that read float32 from memory; m: 1 where matrix units add; q: 1 where the products of a sum are equal, 0
-elsewhere.
+matrix units that read float32 from memory; m: 1 where matrix units add, n products at once; q: 1 where the products of
+a sum are equal, 0 elsewhere.
 
 Where they come from. A rounding is uniform within +-o, o**2/3 in the mean of squares, and a product has two of them.
 Cut off, an operand loses o * 0.72 on average (1/m over the mantissas 1 <= m < 2), a product twice that: all shrink
 alike, and equal operands by the same. Matrix units cut off partial sums too (Fasi, Higham, Mikaitis, Pranesh,
-"Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science 7, 2021), every 16 products: u * 0.72 of r/2 in the
-mean, K/16 times. That does not average out in a mean of many such sums. Terms of random signs leave partial sums that
-wander and are cut off on the way: of those that end near 0 the sum has K**3/12 * mean(p**2) in the mean of squares,
-which makes u * 0.72/16 * K * sqrt(1/12) of sqrt(sum(p**2)), K/77; 120 such sums of 32768 products came to K/68.
+"Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science 7, 2021), every n products: u * 0.72 of r/2 in the
+mean, K/n times. n is 16 of operands of two bytes and 8 of TF32: 32 bytes of each (PTX ISA, shapes of wgmma and
+mma.sync). That does not average out in a mean of many such sums. Terms of random signs leave partial sums that wander
+and are cut off on the way: of those that end near 0 the sum has K**3/12 * mean(p**2) in the mean of squares, which
+makes u * 0.72/n * K * sqrt(1/12) of sqrt(sum(p**2)), K/77 where n is 16; 120 such sums of 32768 products came to K/68.
 Each of the K partial sums is rounded, by u at most; the kth of terms of random signs around the mean r/K has the square
 k * mean(p**2) + (k/K * r)**2, which is summed over k. That errors add up in the square is the probabilistic
 bound sqrt(K) * u of Higham and Mary ("A New Approach to Probabilistic Rounding Error Analysis", SIAM J. Sci. Comput.
@@ -79,6 +80,8 @@ class Precision:
     """What an operand loses as it is read: `kept`, or 0 where that is all of its bits."""
     sum: float = _FLOAT32
     """Unit roundoff of the sum."""
+    together: int = 16
+    """Products that matrix units add before they cut off a partial sum."""
 
 
 def precision(name: str, dtype: torch.dtype, device: str, *, as_tf32: bool = False) -> Precision:
@@ -88,7 +91,7 @@ def precision(name: str, dtype: torch.dtype, device: str, *, as_tf32: bool = Fal
         return Precision(own, sum=own)
     setting = "tf32" if as_tf32 else _float32_precision(name == "convolution", device)
     read = _SET.get(setting, 0.0) if dtype == torch.float32 else 0.0
-    return Precision(read or own, read)
+    return Precision(read or own, read, together=8 if read and setting == "tf32" else 16)
 
 
 def _float32_precision(convolves: bool, device: str) -> str:
@@ -190,7 +193,7 @@ class Errors:
             error += self.known.of(f"cut {called.key} {at}", (a, b), lambda: (_cut(called, a, b, at, exact),))[0]
             if at.kept > at.sum:
                 wandered = torch.empty_like(exact).normal_(generator=self.generator)
-                error += wandered * squares.sqrt() * (at.sum * called.length / 70)
+                error += wandered * squares.sqrt() * (at.sum * called.length / (4.4 * at.together))
         error = torch.where(error.isfinite(), error, 0)
         found, most = _largest(error), float(largest)
         return error * (self.times * (most / found if found > most else 1.0))
@@ -226,7 +229,7 @@ def _cut(called: Contraction, a: torch.Tensor, b: torch.Tensor, at: Precision, e
         kept = -(2 ** round(24 + math.log2(at.operand)))
         low = (x.float().view(torch.int32).bitwise_and(kept).view(torch.float32).double() for x in (a, b))
         lost = called.product(*low) - exact
-    return lost - called.length / 44 * at.sum * exact if at.kept > at.sum else lost
+    return lost - called.length / (2.75 * at.together) * at.sum * exact if at.kept > at.sum else lost
 
 
 def _runs(called: Contraction, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:

@@ -21,7 +21,7 @@ from .masks import drawn, hidden
 from .model import Case, Function, Operator, Worst
 from .mutants import LARGEST, Reject, Suite, bounded
 from .oracle import PROBE, Noise, Tiling, in_float64
-from .readings import LOOSEST, in_doubt, read_otherwise, settled_by, taken_where_right, the_other_way
+from .readings import LOOSEST, in_doubt, read_otherwise, settled_by, the_other_way
 from .selections import Selection
 from .stored import Storing
 from .wrong_products import WRONG, Change, Wronged
@@ -433,9 +433,7 @@ def _unseen_within(run: _Run, oracle: Oracle, storing: Sequence[Storing], part: 
         return part
     assert run.operator.also is not None
     for how in _hiding(run, partial(run.operator.also, lambda x: x), cut):
-        other = the_other_way(run.operator, lambda x: x, cut, how)
-        if other is not None:
-            part = taken_where_right(part, other[part.output], most, _terms(run.operator, run.arguments))
+        part = _seen_the_other_way(run, cut, storing, part, how, most)
     return part
 
 
@@ -464,11 +462,7 @@ def _seen_alone(
     more = min(POOL // int(settled.sum()), _MANY_DRAWS * _probes(run) // _PROBES)
     assert run.products is not None
     drawn_on = [replace(run.products, errors=Errors(measure.generator, known=run.known))] * more
-    hiding = [
-        replace(s, hidden=exactly.hidden, hides_nan=exactly.hides_nan, flushed=exactly.flushed)
-        for s in (*storing, *drawn_on)
-    ]
-    stored = [measure.as_stored(how, taken)[0][i] for how in hiding]
+    stored = [measure.as_stored(_hiding_as(how, exactly), taken)[0][i] for how in (*storing, *drawn_on)]
     return replace(
         part,
         ref=torch.where(settled, ref, part.ref),
@@ -476,6 +470,33 @@ def _seen_alone(
         stored=[torch.where(settled, new, part.ref) for new in stored]
         + [torch.where(settled, ref, old) for old in part.stored],
     )
+
+
+def _seen_the_other_way(
+    run: _Run, cut: Sequence[torch.Tensor], storing: Sequence[Storing], part: Part, exactly: Storing, most: float
+) -> Part:
+    """The same by the operator's other way, and by what that is off by: neither PyTorch nor the oracles that go the
+    reference's own way have a number there."""
+    other = the_other_way(run.operator, lambda x: x, cut, exactly)
+    if other is None:
+        return part
+    i, ref = part.output, other[part.output]
+    settled = settled_by(part, ref, most, _terms(run.operator, run.arguments))
+    if not bool(settled.any()):
+        return part
+    ways = (_hiding_as(how, exactly) for how in storing if not how.called)
+    found = [the_other_way(run.operator, how.rounded, cut, how) for how in ways]
+    stored = [torch.where(settled, outputs[i], part.ref) for outputs in found if outputs is not None]
+    return replace(
+        part,
+        ref=torch.where(settled, ref, part.ref),
+        stored=stored + [torch.where(settled, ref, old) for old in part.stored],
+    )
+
+
+def _hiding_as(how: Storing, other: Storing) -> Storing:
+    """The same with what another leaves out of sums."""
+    return replace(how, hidden=other.hidden, hides_nan=other.hides_nan, flushed=other.flushed)
 
 
 def _masks(run: _Run, function: Function, cut: Sequence[torch.Tensor]) -> list[Pair]:

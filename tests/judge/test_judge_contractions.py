@@ -576,16 +576,18 @@ def test_errors_of_a_run_of_equal_products_add_up():
     assert min(said["runs"], said["few"]) > 3 * said["different"]
 
 
-def test_matrix_units_cut_partial_sums_off_and_a_mean_of_many_shows_it():
-    """Sums of one sign in float16, of which every 16 products are added and cut off: all shrink alike."""
+@pytest.mark.parametrize(("dtype", "together"), [(torch.float16, 16), (torch.float32, 8)])
+def test_matrix_units_cut_partial_sums_off_and_a_mean_of_many_shows_it(set_to_tf32, dtype, together):
+    """Sums of one sign, of which every 16 products of halves, and every 8 of TF32, are added and cut off: all shrink
+    alike."""
     torch.manual_seed(0)
-    a, b = torch.rand(64, 4096).half(), torch.rand(4096, 8).half()
+    a, b = (torch.rand(shape).half().to(dtype) for shape in ((64, 4096), (4096, 8)))
     exact, total = a.double() @ b.double(), torch.zeros(64, 8)
-    for k in range(0, 4096, 16):
-        new = total.double() + a[:, k : k + 16].double() @ b[k : k + 16].double()
+    for k in range(0, 4096, together):
+        new = total.double() + a[:, k : k + together].double() @ b[k : k + together].double()
         total = new.float()
         total = torch.where(total > new, total.nextafter(torch.zeros(())), total)  # towards zero
-    at = contractions.precision("mm", torch.float16, "cpu")
+    at = contractions.precision("mm", dtype, "cpu")
     called = contractions.of_matrices(a)
     lost = contractions._cut(called, a.double(), b.double(), at, exact).mean()
     assert 0.7 < float((total.double() - exact).mean() / lost) < 1.4

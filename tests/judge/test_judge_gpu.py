@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from kernelgen import judge
-from kernelgen.judge import eager, guards, memory, throttle
+from kernelgen.judge import contractions, eager, guards, memory, throttle
 from kernelgen.judge.hidden import hidden_cases
 
 pytestmark = pytest.mark.gpu
@@ -201,3 +201,27 @@ def test_the_interval_covers_one():
     results = judge.self_test((2.0, 20.0), runs=20)
     assert all(r.covered >= 17 for r in results)
     assert results[1].median_width <= 0.015
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_matrix_units_cut_off_what_the_judge_says(dtype):
+    """The mean of many sums of one sign, of operands that TF32 has too."""
+    torch.manual_seed(0)
+    a, b = (torch.rand(shape, device="cuda").half().to(dtype) for shape in ((128, 2**15), (2**15, 64)))
+    out = torch.empty(128, 64, device="cuda")
+    _product[(1,)](a, b, out, 2**15, BLOCK_K=64)
+    exact = a.double() @ b.double()
+    at = contractions.precision("mm", dtype, "cuda", as_tf32=dtype == torch.float32)
+    lost = contractions._cut(contractions.of_matrices(a), a.double(), b.double(), at, exact).mean()
+    assert 0.7 < float((out.double() - exact).mean() / lost) < 1.4
+
+
+@triton.jit
+def _product(a_ptr, b_ptr, out_ptr, K, BLOCK_K: tl.constexpr):
+    rows, cols, ks = tl.arange(0, 128), tl.arange(0, 64), tl.arange(0, BLOCK_K)
+    total = tl.zeros((128, 64), tl.float32)
+    for start in range(0, K, BLOCK_K):
+        a = tl.load(a_ptr + rows[:, None] * K + (start + ks)[None, :])
+        b = tl.load(b_ptr + (start + ks)[:, None] * 64 + cols[None, :])
+        total = tl.dot(a, b, total, input_precision="tf32")
+    tl.store(out_ptr + rows[:, None] * 64 + cols[None, :], total)

@@ -15,6 +15,7 @@ from kernelgen.judge.choices import Part
 from kernelgen.judge.oracle import in_float64
 from kernelgen.judge.readings import settled_by
 from kernelgen.judge.stored import Storing
+from kernelgen.judge.trial import Setting, run
 from kernelgen.judge.values import check
 
 WINDOW = 24
@@ -307,6 +308,23 @@ def test_gradients_of_attention_are_right_where_torch_has_nan_through_what_a_mas
     case = judge.Case(sizes, {"T": "float32"}, hidden=True)
     found = judge.accuracy_case(op, case, distributions=("specials",), seeds=1, seed=seed)
     assert found.passed, found.message
+
+
+@pytest.mark.parametrize(("times", "right"), [(1.0, True), (1.02, False)])
+def test_where_the_other_way_alone_has_a_number_its_rounding_counts(times, right, monkeypatch):
+    """Of a row whose every other element is NaN in PyTorch and in the reference: nothing but the other way, with what
+    it saves in half precision, tells what a number there may be off by."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "operators" / "attention_causal")
+    shipped = importlib.import_module("attention_causal_gradients_accuracy").OPERATOR
+
+    def off(*given):
+        grad_q, *rest = shipped.kernel(*given)
+        return grad_q * times, *rest
+
+    case = judge.Case({"B": 1, "H": 4, "S": 64, "D": 130}, {"T": "float16"}, hidden=True)
+    operator = replace(shipped, kernel=off).at(case)
+    found = run(Setting(operator, case, operator.kernel, "cpu", "specials", 3, repeat=False))
+    assert found.passed == right, found.message
 
 
 def test_what_is_left_of_terms_that_a_mask_leaves_is_measured_by_these():
