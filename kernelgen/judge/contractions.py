@@ -3,23 +3,27 @@
 Of r = sum of K products p_k = a_k * b_k, computed at a precision, the error is taken for a random number
 
     e = N(0, 1) * sqrt(2/3 o**2 * sum(p_k**2)  +  u**2 * (K/2 * sum(p_k**2) + (K/3 + q * K**2/48) * r**2))
-        +  t * (c - m * K/(2.75 n) * u * r  +  N'(0, 1) * m * K/(4.4 n) * u * sqrt(sum(p_k**2)))
+        +  t * (c - m * k * 0.09 (1 + 3/n) * u * r  +  N'(0, 1) * m * K/(4.4 n) * u * sqrt(sum(p_k**2)))
 
 u: the unit roundoff of the sum, 2**-24 in float32, also for operands in float16 and bfloat16 (2**-53 in float64);
 o: that of an operand as it is multiplied, 2**-11 where torch is set to TF32, 2**-8 where it is set to bfloat16, 0
 where all bits of the operands are multiplied (a kernel's own products follow the setting of CUDA's); t: 1 in every
 second oracle, where bits are cut off instead of rounded; c: what the sum changes by where the operands' are, as by
-matrix units that read float32 from memory; m: 1 where matrix units add, n products at once; q: 1 where the products of
-a sum are equal, 0 elsewhere.
+matrix units that read float32 from memory; m: 1 where matrix units add, n products at once; k: the products of a sum
+that are not 0, which leave a partial sum as it is; q: 1 where the products of a sum are equal, 0 elsewhere.
 
 Where they come from. A rounding is uniform within +-o, o**2/3 in the mean of squares, and a product has two of them.
 Cut off, an operand loses o * 0.72 on average (1/m over the mantissas 1 <= m < 2), a product twice that: all shrink
 alike, and equal operands by the same. Matrix units cut off partial sums too (Fasi, Higham, Mikaitis, Pranesh,
-"Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science 7, 2021), every n products: u * 0.72 of r/2 in the
-mean, K/n times. n is 16 of operands of two bytes and 8 of TF32: 32 bytes of each (PTX ISA, shapes of wgmma and
-mma.sync). That does not average out in a mean of many such sums. Terms of random signs leave partial sums that wander
-and are cut off on the way: of those that end near 0 the sum has K**3/12 * mean(p**2) in the mean of squares, which
-makes u * 0.72/n * K * sqrt(1/12) of sqrt(sum(p**2)), K/77 where n is 16; 120 such sums of 32768 products came to K/68.
+"Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science 7, 2021). They add n products at once, 16 of
+operands of two bytes and 8 of TF32, 32 bytes of each (PTX ISA, shapes of wgmma and mma.sync), every product cut off two
+bits behind the last of the sum, and then the sum: (n/8 + 3/8) of its last place, which is 2 u * 0.72 of r/2 in the
+mean, k/n times. Two convolutions in TF32 and a group norm of 4099 channels, which the H200 had wrong by 1.2e-4 and
+3.6e-4, are so when that is done step by step: 1.2e-4 and 3.6e-4 (with one bit 2.0e-4 and 5.9e-4, with three 0.9e-4 and
+2.5e-4). It does not average out in a mean of many such sums; at the edge of an image, where a window has zeros, k is
+less, and a norm of edge and middle shows it. Terms of random signs leave partial sums that wander and are cut off on
+the way: of those that end near 0 the sum has K**3/12 * mean(p**2) in the mean of squares, which makes u * 0.72/n * K *
+sqrt(1/12) of sqrt(sum(p**2)), K/77 where n is 16; 120 such sums of 32768 products came to K/68.
 Each of the K partial sums is rounded, by u at most; the kth of terms of random signs around the mean r/K has the square
 k * mean(p**2) + (k/K * r)**2, which is summed over k. That errors add up in the square is the probabilistic
 bound sqrt(K) * u of Higham and Mary ("A New Approach to Probabilistic Rounding Error Analysis", SIAM J. Sci. Comput.
@@ -125,6 +129,8 @@ class Contraction:
     """Leading dimensions of both, of whose every place there is a product."""
     negates: bool = False
     """Whether the sums are multiplied by a negative number."""
+    times: float = 1.0
+    """The size of what the sums are multiplied by."""
     window: int = 0
     """How many of the last dimensions of the second operand are the places of a window."""
     groups: int = 1
@@ -150,7 +156,8 @@ def contraction(func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, 
     multiply = torch.nn.functional.linear if name == "linear" else torch.matmul
     alpha = kwargs.get("alpha", 1)
     found = of_matrices(args[place], (place, place + 1), lambda a, b: alpha * multiply(a, b))
-    found = replace(found, key=f"{alpha} {'linear' if name == 'linear' else 'matmul'}", negates=alpha < 0)
+    key = f"{alpha} {'linear' if name == 'linear' else 'matmul'}"
+    found = replace(found, key=key, negates=alpha < 0, times=abs(alpha))
     if name == "linear":
         return replace(found, batch=0, adds=len(args) > 2 and args[2] is not None)
     return replace(found, adds=place == 1)
@@ -212,8 +219,7 @@ def _spread(called: Contraction, a: torch.Tensor, b: torch.Tensor, at: Precision
     runs, even = _runs(called, a, b), are_alike
     if runs is not None:
         in_runs = (runs * _RUN <= called.length) & ~are_alike
-        added = called.product(*((x != 0).double() for x in (a, b)))
-        variance += torch.where(in_runs, at.sum**2 * added**3 / (12 * runs) * squares, 0)
+        variance += torch.where(in_runs, at.sum**2 * _added(called, a, b) ** 3 / (12 * runs) * squares, 0)
         even = are_alike | in_runs
     most = math.inf
     # sums of equal products in pairs are exact: torch's own error tells nothing of others there
@@ -229,7 +235,14 @@ def _cut(called: Contraction, a: torch.Tensor, b: torch.Tensor, at: Precision, e
         kept = -(2 ** round(24 + math.log2(at.operand)))
         low = (x.float().view(torch.int32).bitwise_and(kept).view(torch.float32).double() for x in (a, b))
         lost = called.product(*low) - exact
-    return lost - called.length / (2.75 * at.together) * at.sum * exact if at.kept > at.sum else lost
+    if at.kept <= at.sum:
+        return lost
+    return lost - _added(called, a, b) * 0.09 * (1 + 3 / at.together) * at.sum * exact
+
+
+def _added(called: Contraction, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """How many products of each sum are not 0."""
+    return called.product((a != 0).double(), (b != 0).double()).abs() / (called.times or 1.0)
 
 
 def _runs(called: Contraction, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:

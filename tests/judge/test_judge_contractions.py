@@ -1,6 +1,7 @@
 """Products, convolutions and attention: what their long sums may be off by, and what is wrong all the same."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -578,20 +579,34 @@ def test_errors_of_a_run_of_equal_products_add_up():
 
 @pytest.mark.parametrize(("dtype", "together"), [(torch.float16, 16), (torch.float32, 8)])
 def test_matrix_units_cut_partial_sums_off_and_a_mean_of_many_shows_it(set_to_tf32, dtype, together):
-    """Sums of one sign, of which every 16 products of halves, and every 8 of TF32, are added and cut off: all shrink
-    alike."""
+    """Sums of one sign, of which 16 products of halves, and 8 of TF32, are cut off two bits behind the sum and added,
+    and the sum is cut off: all shrink alike."""
     torch.manual_seed(0)
     a, b = (torch.rand(shape).half().to(dtype) for shape in ((64, 4096), (4096, 8)))
-    exact, total = a.double() @ b.double(), torch.zeros(64, 8)
+    exact, total = a.double() @ b.double(), torch.zeros(64, 8, dtype=torch.float64)
     for k in range(0, 4096, together):
-        new = total.double() + a[:, k : k + together].double() @ b[k : k + together].double()
-        total = new.float()
-        total = torch.where(total > new, total.nextafter(torch.zeros(())), total)  # towards zero
+        products = a[:, k : k + together, None].double() * b[k : k + together].double()
+        place = torch.exp2(torch.frexp(torch.maximum(total, products.amax(1))).exponent.double() - 24)
+        new = total + ((products / place[:, None] * 4).trunc() / 4 * place[:, None]).sum(1)
+        place = torch.exp2(torch.frexp(new).exponent.double() - 24)
+        total = (new / place).trunc() * place
     at = contractions.precision("mm", dtype, "cpu")
     called = contractions.of_matrices(a)
     lost = contractions._cut(called, a.double(), b.double(), at, exact).mean()
     assert 0.7 < float((total.double() - exact).mean() / lost) < 1.4
     assert not contractions._cut(called, a.double(), b.double(), contractions.Precision(2.0**-24), exact).any()
+
+
+def test_sums_at_an_edge_are_cut_off_less_often(set_to_tf32):
+    """Zeros around an image leave partial sums as they are, so that a norm does not take out by what all shrink."""
+    x, w = torch.rand(1, 8, 3, 3), torch.rand(4, 8, 3, 3)
+    at = contractions.precision("convolution", torch.float32, "cpu")
+    args = (x.double(), w.double(), None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    called = contractions.contraction(torch.ops.aten.convolution.default, "convolution", args, {})
+    exact = called.product(*args[:2])
+    lost = contractions._cut(called, *args[:2], replace(at, operand=0.0), exact) / exact
+    assert float(lost[0, 0, 1, 1] / lost[0, 0, 0, 0]) == pytest.approx(9 / 4)
+    assert float(lost[0, 0, 1, 1]) == pytest.approx(-72 * 0.09 * 11 / 8 * 2.0**-24)
 
 
 def test_equal_taps_lose_the_same_bits(set_to_tf32):
