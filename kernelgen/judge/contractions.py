@@ -9,8 +9,8 @@ u: the unit roundoff of the sum, 2**-24 in float32, also for operands in float16
 o: that of an operand as it is multiplied, 2**-11 where torch is set to TF32, 2**-8 where it is set to bfloat16, 0
 where all bits of the operands are multiplied (a kernel's own products follow the setting of CUDA's); t: 1 in every
 second oracle, where bits are cut off instead of rounded; c: what the sum changes by where the operands' are, as by
-matrix units that read float32 from memory; m: 1 where matrix units add, n products at once; k: the products of a sum
-that are not 0, which leave a partial sum as it is; q: 1 where the products of a sum are equal, 0 elsewhere.
+matrix units that read float32 from memory; m: 1 where matrix units add, n products at once; k: how many of a
+sum's products are not 0, by which it does not change; q: 1 where the products of a sum are equal, 0 elsewhere.
 
 Where they come from. A rounding is uniform within +-o, o**2/3 in the mean of squares, and a product has two of them.
 Cut off, an operand loses o * 0.72 on average (1/m over the mantissas 1 <= m < 2), a product twice that: all shrink

@@ -138,12 +138,14 @@ class FileText:
 
 _FUNCTIONS = (
     "cdiv", "next_power_of_2", "num_programs", "precision", "convolution_precision", "has_copy_engine",
-    "fit_descriptors", "fit_channels", "tf32_parts", "channels_last", "packed_weight", "memory_format_of",
+    "fit_descriptors", "fit_channels", "tf32_parts", "channels_last", "window_rows", "packed_weight",
+    "packed_rows", "memory_format_of",
 )  # fmt: skip
 """The functions of the generated file that expressions of the wrapper may call, in its order."""
 _CALLED = {
     "fit_descriptors": "has_copy_engine(", "fit_channels": "has_copy_engine(", "channels_last": "cdiv(",
-    "packed_weight": "channels_last(cdiv(", "tf32_parts": "convolution_precision(",
+    "packed_weight": "channels_last(cdiv(", "window_rows": "channels_last(cdiv(",
+    "packed_rows": "channels_last(cdiv(", "tf32_parts": "convolution_precision(",
 }  # fmt: skip
 """What these call themselves."""
 

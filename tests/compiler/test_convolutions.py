@@ -46,6 +46,18 @@ FORMS = {
     "strides": of(
         "return F.conv2d(x, w, b, stride=(2, 1), padding=1)", IMAGE, "B J (H-1)//2+1 W", SMALL, ODD
     ),
+    "strides along a row": of(
+        "return torch.relu(F.conv2d(x, w, b, stride=(1, 2), dilation=(2, 1), padding=(2, 1)))", IMAGE,
+        "B J H (W-1)//2+1", SMALL, ODD,
+    ),
+    "patches": of(
+        "return F.conv2d(x, w, b, stride=(3, 2)).flatten(2).transpose(1, 2)",
+        {"x": "B C 3*H 2*W", "w": "J C 3 2", "b": "J"}, "B H*W J", SMALL, ODD,
+    ),
+    "strides of a sequence": of(
+        "return F.gelu(F.conv1d(x, w, b, stride=3, padding=2))", {"x": "B C 3*L", "w": "J C 5", "b": "J"}, "B J L",
+        {"B": 2, "C": 8, "L": 9, "J": 6}, {"B": 1, "C": 3, "L": 1, "J": 17},
+    ),
     "dilation": of("return F.conv2d(x, w, dilation=(1, 2), padding=(1, 2))", IMAGE, "B J H W", SMALL, ODD),
     "same": of("return F.conv2d(x, w, padding='same')", {"x": "B C H W", "w": "J C 2 3"}, "B J H W", SMALL),
     "sizes that are products": of(
@@ -395,13 +407,20 @@ def test_a_first_schedule_is_what_its_sizes_ask_for(name: str) -> None:
     assert [families.unknown(row.schedule) for row in plan.table] == [None] * len(plan.table)
 
 
+BY_DESCRIPTORS = {"boxes": ("bias and relu", {"padding": 1})}
+BY_DESCRIPTORS["strips"] = ("strides along a row", {"stride": (1, 2), "dilation": (2, 1), "padding": (2, 1)})
+"""Variants of a form, and how torch is called for it."""
+
+
 @pytest.mark.parametrize("channels", [1, 3, 8, 9, 40])
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
-def test_float32_is_multiplied_as_torch_does_it(channels: int, layout: torch.memory_format) -> None:
+@pytest.mark.parametrize("variant", BY_DESCRIPTORS)
+def test_float32_is_multiplied_as_torch_does_it(channels: int, layout: torch.memory_format, variant: str) -> None:
     """Where TF32 is allowed, of the nearest TF32 numbers; few channels as in float32, of three each."""
-    found = FORMS["bias and relu"]
+    form, how = BY_DESCRIPTORS[variant]
+    found = FORMS[form]
     plan = planned(found)
-    schedule = next(s for s in schedules(plan) if s.variant == "boxes")
+    schedule = next(s for s in schedules(plan) if s.variant == variant)
     module = load(render.triton_source(plan.with_table((TableRow((), schedule),))))
     module.__dict__["convolution_precision"] = lambda: "tf32"
     x, w, b = inputs_of(found, {**SMALL, "C": channels}, "float32")
@@ -410,28 +429,30 @@ def test_float32_is_multiplied_as_torch_does_it(channels: int, layout: torch.mem
     if channels > 8:
         x, w = _to_tf32(x), _to_tf32(w)
     torch.testing.assert_close(
-        got, torch.relu(torch.conv2d(x.double(), w.double(), b.double(), padding=1)), atol=1e-5, rtol=1e-5
+        got, torch.relu(torch.conv2d(x.double(), w.double(), b.double(), **how)), atol=1e-5, rtol=1e-5
     )
 
 
 def _to_tf32(x: torch.Tensor) -> torch.Tensor:
-    """With 10 bits of the fraction."""
+    """With 10 bits of the fraction, a tie away from zero."""
     fraction, exponent = torch.frexp(x.double())
-    return torch.ldexp((fraction * 2**11).round(), exponent - 11).float()
+    return torch.ldexp((fraction.abs() * 2**11 + 0.5).floor() * fraction.sign(), exponent - 11).float()
 
 
 @pytest.mark.parametrize("channels", [3, 40])
-def test_an_infinity_of_parts_is_one(channels: int) -> None:
-    """Times a part of 0 it would be NaN."""
-    found = FORMS["bias and relu"]
+@pytest.mark.parametrize("variant", BY_DESCRIPTORS)
+def test_an_infinity_of_parts_is_one(channels: int, variant: str) -> None:
+    """Times a part of 0 it would be NaN. Nor does an element count in windows that do not reach it."""
+    form, how = BY_DESCRIPTORS[variant]
+    found = FORMS[form]
     plan = planned(found)
     module = load(
-        render.triton_source(plan.with_table((TableRow((), next(s for s in schedules(plan) if s.variant == "boxes")),)))
+        render.triton_source(plan.with_table((TableRow((), next(s for s in schedules(plan) if s.variant == variant)),)))
     )
     module.__dict__["convolution_precision"] = lambda: "tf32"
     x, w, b = (t.abs() + 1 for t in inputs_of(found, {**SMALL, "C": channels}, "float32"))
     x[0, 0, 1, 1], x[1, 1, 2, 2], w[0, 2, 1, 1], w[1, 1, 1, 1] = torch.inf, torch.nan, torch.inf, -torch.inf
-    got, wanted = module.op(x, w, b), torch.relu(torch.conv2d(x, w, b, padding=1))
+    got, wanted = module.op(x, w, b), torch.relu(torch.conv2d(x, w, b, **how))
     assert torch.equal(got.isnan(), wanted.isnan())
     assert torch.equal(got.isinf(), wanted.isinf())
 

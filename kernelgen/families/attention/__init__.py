@@ -34,7 +34,8 @@ def takes(graph: Graph) -> bool:
 
 def _body(spec: OperatorSpec, graph: Graph) -> AttentionBody:
     body = lowering.body(spec, graph)
-    return replace(body, boxed=boxable(spec, body), library=library.call(spec, body))
+    factors = body.softmax.query, body.softmax.key, body.softmax.value
+    return replace(body, boxed=boxable(spec, body, factors), library=library.call(spec, body))
 
 
 def _own(body: Body) -> AttentionBody:

@@ -226,9 +226,9 @@ class Walk:
     def weighed(self, start: ir.Expr) -> tuple[ir.Stmt, ...]:
         """What the weights of the block that begins there add to the weighted sum of values."""
         w, s, known = self.writer, self.softmax, dict(self.writer.builder.known)
-        w.block = start
+        w.first["n"] = start
         lets, value = w.factor(s.value, (self.n, self.e), self.n)
-        w.block, w.builder.known = ir.Name("start"), known
+        w.first["n"], w.builder.known = ir.Name("start"), known
         value = ir.Cast(value, "float32") if s.weights is None and not self._is_float32(s.value) else value
         corrected = ir.Apply("mul", (self.out, self.correction), self.out.shape)
         dot = ir.Dot(self._weights(self.exponentials), value, self.out, self.precision)

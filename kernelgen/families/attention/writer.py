@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kernelgen.families.access import Access, Extent
-from kernelgen.families.attention.lowering import SCALARS, AttentionBody, TilesBody
+from kernelgen.families.attention.lowering import SCALARS, TilesBody
 from kernelgen.families.bounds import plus
 from kernelgen.families.masks import Term, counted
 from kernelgen.families.values import Stored, Use, axes_of
@@ -81,8 +81,8 @@ class Writer:
         sides = (("d", self.d), ("e", self.e))
         self.whole = {axis for name, axis in sides if power(body, name) == (length(body, name) or 0)}
         """The axes of which every element of a tile exists."""
-        self.block: ir.Expr = ir.Name("start")
-        """Where the block of keys and values begins that descriptors copy."""
+        self.first: dict[str, ir.Expr] = {"m": ir.Name("first_row"), "n": ir.Name("start")}
+        """Where the rows and keys begin that descriptors copy."""
         self.raw: set[int] = set()
         """Loads whose elements are multiplied as memory holds them."""
 
@@ -139,15 +139,14 @@ class Writer:
 
     def box(self, access: Access) -> ir.Box:
         """A tile of a tensor by its descriptor, in the order of memory."""
-        first: dict[str, ir.Expr] = {"m": ir.Name("first_row"), "n": self.block}
         offsets: list[ir.Expr] = []
         shape: list[ir.Axis] = []
         for index, _ in access.terms:
             extent = next(e for e in self.body.layout.extents if any(g.index == index for g in e.runs))
-            if extent.name == "batch":
+            if extent.name in SCALARS:
                 offsets.append(ir.Cast(ir.Name(str(index)), "int32"))
             else:
-                offsets.append(first.get(extent.name, ir.Number(0)))
+                offsets.append(self.first.get(extent.name, ir.Number(0)))
                 shape.append(axis_of(extent))
         return ir.Box(f"{access.tensor}_desc", tuple(offsets), tuple(shape))
 
@@ -289,17 +288,18 @@ class Writer:
         return tuple(found.items())
 
 
-def boxable(spec: OperatorSpec, body: AttentionBody) -> frozenset[str]:
-    """Queries, keys and values, where descriptors can copy the tiles of all of them; empty where they cannot."""
+def boxable(spec: OperatorSpec, body: TilesBody, factors: Iterable[int]) -> frozenset[str]:
+    """The tensors of the factors of products, where descriptors can copy the tiles of all of them; empty where they
+    cannot."""
     tensors: list[str] = []
-    for i in (body.softmax.query, body.softmax.key, body.softmax.value):
+    for i in factors:
         access = next((a for a in body.layout.accesses if a.load == i), None)
         if access is None or body.lowered.values[i].conditions or any(isinstance(t, Expr) for t, _ in access.terms):
             return frozenset()
         names = extents_of(body, access)
         rank = len(next(t.shape for t in spec.inputs if t.name == access.tensor))
         whole = all(len(body.extent(name).runs) == 1 for name in "mnde")
-        if "".join(names[-2:]) not in ("MD", "ND", "NE") or set(names[:-2]) - {"BATCH"} or not whole:
+        if "".join(names[-2:]) not in ("MD", "ME", "ND", "NE") or set(names[:-2]) - {"BATCH", "SHARED"} or not whole:
             return frozenset()
         if len(names) > 5 or (access.view is None and rank != len(names)):
             return frozenset()
@@ -308,8 +308,8 @@ def boxable(spec: OperatorSpec, body: AttentionBody) -> frozenset[str]:
     return frozenset(tensors) if alone and len(set(tensors)) == len(tensors) else frozenset()
 
 
-def extents_of(body: AttentionBody, access: Access) -> list[str]:
-    """The lengths that a tensor's dimensions have, in the order of memory: `BATCH`, `M`, `N`, `D` or `E`."""
+def extents_of(body: TilesBody, access: Access) -> list[str]:
+    """The lengths that a tensor's dimensions have, in the order of memory: `BATCH`, `SHARED`, `M`, `N`, `D` or `E`."""
     sizes = {g.index: e.size for e in body.layout.extents for g in e.runs}
     return [sizes.get(str(index), "") for index, _ in access.terms]
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kernelgen.families.attention import LONGEST_WITH_GRADIENTS, limits, sizes_of, too_large
-from kernelgen.families.attention.writer import multiplies_float32
+from kernelgen.families.attention.writer import boxable, multiplies_float32
 from kernelgen.families.attention_backward import kernels, lowering, schedules
 from kernelgen.families.attention_backward.lowering import GradientBody
 from kernelgen.families.family import Family, Table
 from kernelgen.families.kernel import Body
+from kernelgen.frontend.graph import Graph
 from kernelgen.plan import Chip, Product, Schedule
 from kernelgen.spec.model import OperatorSpec
 from kernelgen.tile import ir
@@ -22,8 +24,18 @@ def _own(body: Body) -> GradientBody:
     return body
 
 
+def _body(spec: OperatorSpec, graph: Graph) -> GradientBody:
+    body = lowering.body(spec, graph)
+    return replace(body, boxed=boxable(spec, body, body.factors()))
+
+
 def build(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Step, ...]:
-    return (kernels.walked(spec, _own(body), schedule, name),)
+    """The kernel of a schedule; of boxes also the one that needs no descriptors."""
+    own = _own(body)
+    if schedule.variant == schedules.BOXES:
+        plain = kernels.walked(spec, own, schedule, f"{spec.name}_pointers_kernel")
+        return kernels.walked(spec, own, schedule, name, own.boxed), replace(plain, when_unfit=True)
+    return (kernels.walked(spec, own, schedule, name),)
 
 
 def _too_large(spec: OperatorSpec, body: Body) -> tuple[str, str]:
@@ -67,7 +79,7 @@ def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
 
 
 FAMILY = Family(
-    NAME, lowering.takes, schedules.every(build), lambda body: (schedules.WALK,), _first_table, _starts,
-    body=lowering.body, notes=_notes, too_large=_too_large, sizes=sizes_of, products=_products,
+    NAME, lowering.takes, schedules.every(build), lambda body: schedules.variants(_own(body)), _first_table, _starts,
+    body=_body, notes=_notes, too_large=_too_large, sizes=sizes_of, products=_products,
     limits=lambda spec, body: limits(body, LONGEST_WITH_GRADIENTS),
 )  # fmt: skip

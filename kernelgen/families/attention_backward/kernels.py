@@ -20,6 +20,7 @@ from kernelgen.tile.builder import dtype_of
 from kernelgen.tile.walk import trimmed
 
 _SCALE = ir.Name("scale_log2")
+_LAST = "the partial last block"
 
 
 class Walk:
@@ -35,6 +36,7 @@ class Walk:
         self.values, self.names = body.lowered.values, body.names.of
         self.mask = body.mask()
         self.start = ir.Name("first_row" if body.kept == "m" else "first_key")
+        writer.first |= {body.kept: self.start, body.walked: ir.Name("start")}
         end = ir.Name(self.walked.size)
         self.bounds = Bounds(writer.term, self.start, ir.Name(self.kept.block), end, *writer.rows(self.kept))
         self.scale: ir.Expr = _SCALE
@@ -173,7 +175,7 @@ class Walk:
             if any(t.of_row for limit in lower for t in limit.terms):
                 found.append(ir.Let(("first",), seen))
                 seen = first
-            found.append(ir.Let(("first",), scalar("mul", scalar("int_div", seen, block), block)))
+            found.append(ir.Let(("first",), _begin_of(seen, block)))
         said = self._said()
         if self.mask.opaque or (lower and upper):
             loops = [self._loop(first, end, hides=True, ends=True, comment=said)]
@@ -182,18 +184,20 @@ class Walk:
             rounded = scalar("mul", scalar("cdiv", full, block), block)
             why = "from here on every row sees every key of the tile" if self.body.kept == "n" else ""
             found.append(ir.Let(("full_start",), scalar("whole_min", rounded, end), why))
+            found.append(ir.Let(("full_end",), scalar("whole_max", _begin_of(end, block), ir.Name("full_start"))))
             edge, rest = "masked blocks at the edge of the mask", "blocks past the edge of the mask"
             loops = [
                 self._loop(first, ir.Name("full_start"), hides=True, ends=True, comment=said or edge),
-                self._loop(ir.Name("full_start"), end, hides=False, ends=True, comment=rest),
+                self._loop(ir.Name("full_start"), ir.Name("full_end"), hides=False, ends=False, comment=rest),
+                self._loop(ir.Name("full_end"), end, hides=False, ends=True, comment=_LAST),
             ]
         else:
             whole = self.bounds.least([self.bounds.limit(limit, last=False) for limit in upper])
             if any(limit.terms or limit.number < 0 or limit.m < 0 for limit in upper):
                 whole = scalar("whole_max", whole, ir.Number(0))
             why = "every row of the tile sees every key before this one" if upper else ""
-            found.append(ir.Let(("full_end",), scalar("mul", scalar("int_div", whole, block), block), why))
-            edge = "masked blocks: edge of the mask, and the partial last one" if upper else "the partial last block"
+            found.append(ir.Let(("full_end",), _begin_of(whole, block), why))
+            edge = "masked blocks: edge of the mask, and the partial last one" if upper else _LAST
             loops = [
                 self._loop(first, ir.Name("full_end"), hides=False, ends=False, comment=said),
                 self._loop(ir.Name("full_end"), end, hides=bool(upper), ends=True, comment=edge),
@@ -313,9 +317,16 @@ class Walk:
             yield self.writer.store(stored, access, tile)
 
 
-def walked(spec: OperatorSpec, body: GradientBody, schedule: Schedule, name: str) -> ir.Kernel:
-    """A program has a tile and walks over what it sees, or what sees it."""
-    writer = Writer(spec, body)
+def _begin_of(number: ir.Expr, block: ir.Expr) -> ir.Expr:
+    """Where the block begins that an element is in."""
+    return scalar("mul", scalar("int_div", number, block), block)
+
+
+def walked(
+    spec: OperatorSpec, body: GradientBody, schedule: Schedule, name: str, boxed: frozenset[str] = frozenset()
+) -> ir.Kernel:
+    """A program has a tile and walks over what it sees, or what sees it. `boxed`: what descriptors copy."""
+    writer = Writer(spec, body, boxed)
     walk = Walk(writer, body)
     inside = trimmed((*walk.begin(), *walk.blocks(), *walk.finish()))
     grid = "tiles * BATCH" if body.extent("batch").runs else "tiles"

@@ -56,14 +56,20 @@ class GradientBody(TilesBody):
     """Values that are zero where a condition does not hold, each with what it is elsewhere."""
     kept: str
     """What a program has a tile of, queries `m` or keys `n`; it walks over the other ones."""
+    boxed: frozenset[str] = frozenset()
+    """The tensors whose tiles descriptors can copy."""
 
     @property
     def walked(self) -> str:
         return "n" if self.kept == "m" else "m"
 
     def sides(self) -> Mapping[int, str]:
+        return {i: f"factor_{i}" for i in self.factors()}
+
+    def factors(self) -> tuple[int, ...]:
+        """What the products of inputs multiply."""
         values = self.lowered.values
-        return {a.value: f"factor_{a.value}" for i in self.inner for a in values[i].args if isinstance(a, Use)}
+        return tuple(dict.fromkeys(a.value for i in self.inner for a in values[i].args if isinstance(a, Use)))
 
     def rounds(self) -> bool:
         lefts = (self.lowered.values[i].args[0] for i in self.outer)

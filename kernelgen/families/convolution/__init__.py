@@ -54,11 +54,12 @@ def build(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tupl
     own = _own(body)
     if schedule.variant == schedules.LIBRARY:
         return library.by_library(spec, own, schedule, name)
-    if schedule.variant != schedules.BOXES:
+    if schedule.variant not in schedules.BY_BOXES:
         folded = schedule.variant == schedules.FOLDED
         return (kernels.gather(spec, own, schedule, name, folded=folded),)
     plain = f"{spec.name}_pointers_kernel"
-    return kernels.boxes(spec, own, schedule, name), replace(
+    strips = schedule.variant == schedules.STRIPS
+    return kernels.boxes(spec, own, schedule, name, strips=strips), replace(
         kernels.gather(spec, own, schedule, plain), when_unfit=True
     )
 

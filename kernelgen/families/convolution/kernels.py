@@ -3,8 +3,9 @@
 A program computes a tile of pixels by output channels: for every tap of the window, and block after block of the
 channels, the pixels of the input that the tap sees by the weights that it has for them, on the matrix units (implicit
 GEMM). `gather` finds these pixels one by one, by pointers, whatever stride, layout and padding; `boxes` has the copy
-engine of sm_90 bring them as a box of an input whose channels lie side by side, zero beyond its edges; `folded` sums
-over taps and channels alike, for a few channels.
+engine of sm_90 bring them as a box of an input whose channels lie side by side, zero beyond its edges; `strips` does so
+with a row of the window at once, whose taps lie side by side too; `folded` sums over taps and channels alike, for a few
+channels.
 """
 
 from __future__ import annotations
@@ -68,9 +69,12 @@ def gather(
     return _kernel(writer, schedule, name, (*own, *writer.pixel_numbers()), ("BLOCK_M",), counts)
 
 
-def boxes(spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, name: str) -> ir.Kernel:
-    """Pixels are loaded as boxes by descriptors, from channels that lie side by side."""
-    writer = ConvolutionWriter(spec, body, boxes=True)
+def boxes(
+    spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, name: str, *, strips: bool = False
+) -> ir.Kernel:
+    """Pixels are loaded as boxes by descriptors, from channels that lie side by side. `strips`: with those of a row of
+    the window."""
+    writer = ConvolutionWriter(spec, body, boxes=True, strips=strips)
     own, extents, counts = own_box(writer, lambda extent: f'options["{extent}"]')
     counts += (_TILES_N,)
     kernel = _kernel(

@@ -49,17 +49,22 @@ class ConvolutionWriter(Writer):
         *,
         folded: bool = False,
         boxes: bool = False,
+        strips: bool = False,
         turns: bool = True,
         m: ir.Axis | None = None,
     ) -> None:
-        """`m`: the axis of its tiles along pixels, if it is not the usual one."""
+        """`strips`: boxes of which a step sums a row of the window. `m`: the axis of its tiles along pixels, if it is
+        not the usual one."""
         self.folded = folded
-        self.boxes = boxes
+        self.boxes = boxes or strips
+        self.strips = strips
+        self.walked = body.taps[:-1] if strips and _is_of_row(body) else body.taps
+        """The variables of the taps that are walked over one by one."""
         self.turns = turns and not folded
         """Whether it reads a turned input and a packed weight, which the wrapper makes."""
         self.tf32 = self.turns and multiplies_float32(spec, body)
         """Whether these may hold TF32 numbers."""
-        made = tiled(body, folded=folded, parts=self.tf32 and may_have_parts(body))
+        made = tiled(body, folded=folded, parts=strips or (self.tf32 and may_have_parts(body)))
         super().__init__(spec, body, replace(made, m=m) if m else made)
         self.given, self.weight = self.factors()
         self.phases: dict[str, Phases] = {p.d: p for p in phases_of(body)} if turns else {}
@@ -130,8 +135,13 @@ class ConvolutionWriter(Writer):
         return ir.Load(self.pointer(access, shape), self.all_of([self.inside, *rest], shape), 0.0)
 
     def window_box(self, access: Access) -> ir.Box:
-        """What a tap sees of a box of images: the same box of the input, moved."""
-        image, *_ = self.box_offsets()
+        """What a tap sees of a box of images: the same box of the input, moved. Of strips: what a row of taps sees."""
+        image, *space = self.box_offsets()
+        if self.strips:
+            taps = (f"tap_{d}" for d in SPACE[self.body.rank][:-1])
+            rows = (ir.Name(tap) if tap in self.walked else ir.Number(0) for tap in taps)
+            offsets = (image, *rows, *space, ir.Name("first_channel"))
+            return ir.Box(f"{access.tensor}_desc", offsets, (self.m, self.tiled.k))
         moved = [named for named, _ in self.moved()]
         return ir.Box(f"{access.tensor}_desc", (image, *moved, ir.Name("first_channel")), (self.m, self.tiled.k))
 
@@ -206,12 +216,19 @@ class ConvolutionWriter(Writer):
         parts = ""
         if self.tf32:
             parts = f", tf32_parts({given}, groups={groups})" if groups > 1 else f", tf32_parts({given})"
+        if self.strips:
+            how = self.body.windows
+            ends = tuple(zip(how.padding, how.behind, strict=True))
+            rows = f"window_rows({given}, {self.body.window}, {how.stride}, {ends}, {how.dilation}{parts})"
+            packed = f'packed_rows({by_output}, options["BLOCK_K"]{parts})'
+            return (self.turned(given), rows), (self.turned(weight), packed)
         packed = f'packed_weight({by_output}, options["BLOCK_K"]{parts})'
         return (self.turned(given), f"channels_last({given}{parts})"), (self.turned(weight), packed)
 
     def turned(self, tensor: str) -> str:
         """What the wrapper calls a tensor whose channels it has lie side by side."""
-        name = f"{tensor}_last" if tensor == self.reads[self.given].tensor else f"{tensor}_rows"
+        own = "windows" if self.strips else "last"
+        name = f"{tensor}_{own}" if tensor == self.reads[self.given].tensor else f"{tensor}_rows"
         return f"launch_{name}" if name in self.types else name
 
     def arguments(self, body: tuple[ir.Stmt, ...]) -> tuple[ir.Argument, ...]:
@@ -224,7 +241,8 @@ class ConvolutionWriter(Writer):
         used = used_names(body)
         strides = [ir.Argument(row, "number", f"{self.turned(weight)}.stride(0)")] if row in used else []
         if TURNED_CHANNELS in used:
-            strides.append(ir.Argument(TURNED_CHANNELS, "number", f"{self.turned(given)}.shape[1]"))
+            channels = -1 if self.strips else 1
+            strides.append(ir.Argument(TURNED_CHANNELS, "number", f"{self.turned(given)}.shape[{channels}]"))
         hosts = {t: self.turned(t) for t in (given, weight)}
         return (
             *(replace(a, host=re.sub(rf"^({given}|{weight})(?=$|\.)", lambda m: hosts[m[1]], a.host)) for a in found),
@@ -269,6 +287,9 @@ class ConvolutionWriter(Writer):
         names = ["BLOCK_B", *(f"BLOCK_{d.upper()}" for d in SPACE[max(self.body.rank, 2)][-self.body.rank :])]
         own = {block_of(run) for run in self.body.extent("m").runs}
         block = (*(b if b in own else "1" for b in names), "BLOCK_K")
+        if self.strips:
+            rows = ["1"] * (self.body.rank - 1)
+            return ir.Argument(f"{name}_desc", "descriptor", name, (block[0], *rows, *block[1:]))
         return ir.Argument(f"{name}_desc", "descriptor", f"{name}.movedim(1, -1)", block)
 
     # The parts of a kernel
@@ -374,6 +395,8 @@ class ConvolutionWriter(Writer):
 
     def windows(self) -> tuple[ir.Let, ...]:
         """Where the taps of a step see the input, and whether that is inside."""
+        if self.strips:
+            return ()
         if self.boxes:
             return tuple(ir.Let((str(n.text),), p) for n, p in self.moved() if isinstance(n, ir.Name) and n != p)
         value = self.value(self.given)
@@ -400,7 +423,7 @@ class ConvolutionWriter(Writer):
 
     def taps(self, number: ir.Expr) -> tuple[ir.Let, ...]:
         """The place in the window of one tap."""
-        runs = tuple(self.body.run(tap) for tap in self.body.taps)
+        runs = tuple(self.body.run(tap) for tap in self.walked)
         whole, found = (number, []) if len(runs) == 1 else (ir.Name("tap"), [ir.Let(("tap",), number)])
         for i, run in enumerate(runs):
             place = taken_apart(whole, self.taps_of(runs), i)
@@ -444,7 +467,7 @@ class ConvolutionWriter(Writer):
 
     def count(self, blocks: ir.Expr) -> ir.Expr:
         """The steps of all taps."""
-        sizes = list(self.taps_of([self.body.run(tap) for tap in self.body.taps]))
+        sizes = list(self.taps_of([self.body.run(tap) for tap in self.walked]))
         # a window of one tap reaches one phase
         sizes += [p.taps for d, p in self.phases.items() if f"tap_{d}" not in self.body.taps]
         numbers = prod(int(size.value) for size in sizes if isinstance(size, ir.Number))
@@ -463,6 +486,11 @@ class ConvolutionWriter(Writer):
             ir.Let((k.mask,), ir.Apply("lt", (ks, ir.Name(k.size)), (k,))),
             *(ir.Let((r.index,), taken_apart(ks, tuple(map(size_of, runs)), i)) for i, r in enumerate(runs)),
         )
+
+
+def _is_of_row(body: ConvolutionBody) -> bool:
+    """Whether a window has several taps along the last dimension of space."""
+    return bool(body.taps) and body.taps[-1] == f"tap_{SPACE[body.rank][-1]}"
 
 
 def size_of(run: Group) -> ir.Expr:

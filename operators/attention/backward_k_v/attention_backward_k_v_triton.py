@@ -9,13 +9,160 @@ Arithmetic in float32, rounded once where a result is stored or the reference ca
 eager rounds every operation.
 """
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 
 @triton.jit
 def attention_backward_k_v_kernel(
+    q_desc,
+    k_desc,
+    lse_ptr,
+    grad_out_desc,
+    v_desc,
+    delta_ptr,
+    grad_k_ptr,
+    grad_v_ptr,
+    M,
+    N,
+    D,
+    E,
+    H,
+    stride_lse_b,
+    stride_lse_h,
+    stride_lse_m,
+    stride_delta_b,
+    stride_delta_h,
+    stride_delta_m,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    num_tiles = tl.cdiv(N, BLOCK_N)
+    batch = tl.cast(tl.program_id(0) // num_tiles, tl.int64)
+    batch_b = batch // H
+    batch_h = batch % H
+    tile_n = tl.program_id(0) % num_tiles
+    first_key = tile_n * BLOCK_N
+    keys = (first_key + tl.arange(0, BLOCK_N)).to(tl.int64)
+    key_mask = keys < N
+    dims = tl.arange(0, BLOCK_D).to(tl.int64)
+    dim_mask = dims < D
+    cols = tl.arange(0, BLOCK_E).to(tl.int64)
+    col_mask = cols < E
+    k = k_desc.load(
+        [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), first_key, 0],
+    ).reshape(BLOCK_N, BLOCK_D)
+    v = v_desc.load(
+        [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), first_key, 0],
+    ).reshape(BLOCK_N, BLOCK_E)
+    # scale = q.shape[3] ** (-0.5)
+    scale = tl.rsqrt(tl.cast(D, tl.float32))
+    # the scale includes log2(e), as in the forward
+    scale_log2 = 1.4426950408889634 * scale
+    grad_k = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
+    grad_v = tl.zeros((BLOCK_N, BLOCK_E), tl.float32)
+    full_end = M // BLOCK_M * BLOCK_M
+    # scores = (q @ k.mT).float() * scale
+    for start in range(0, full_end, BLOCK_M):
+        rows = (start + tl.arange(0, BLOCK_M)).to(tl.int64)
+        q = q_desc.load(
+            [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
+        ).reshape(BLOCK_M, BLOCK_D)
+        scores = tl.dot(k, q.T, input_precision=PRECISION)
+        lse = tl.load(
+            lse_ptr
+            + batch_b * stride_lse_b
+            + batch_h * stride_lse_h
+            + rows * stride_lse_m,
+        )
+        delta = tl.load(
+            delta_ptr
+            + batch_b * stride_delta_b
+            + batch_h * stride_delta_h
+            + rows * stride_delta_m,
+        )
+        weights = tl.exp2(scores * scale_log2 - lse[None, :])
+        grad_out = grad_out_desc.load(
+            [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
+        ).reshape(BLOCK_M, BLOCK_E)
+        grad_v = tl.dot(
+            weights.to(grad_out_desc.dtype), grad_out, grad_v, input_precision=PRECISION
+        )
+        grad_weights = tl.dot(v, grad_out.T, input_precision=PRECISION)
+        # grad_scores = weights * (grad_weights - delta)
+        grad_scores = weights * (grad_weights - delta[None, :])
+        grad_k = tl.dot(
+            grad_scores.to(grad_out_desc.dtype), q, grad_k, input_precision=PRECISION
+        )
+    # the partial last block
+    for start in range(full_end, M, BLOCK_M):
+        rows = (start + tl.arange(0, BLOCK_M)).to(tl.int64)
+        row_mask = rows < M
+        q = q_desc.load(
+            [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
+        ).reshape(BLOCK_M, BLOCK_D)
+        scores = tl.dot(k, q.T, input_precision=PRECISION)
+        lse = tl.load(
+            lse_ptr
+            + batch_b * stride_lse_b
+            + batch_h * stride_lse_h
+            + rows * stride_lse_m,
+            mask=row_mask,
+            other=0.0,
+        )
+        delta = tl.load(
+            delta_ptr
+            + batch_b * stride_delta_b
+            + batch_h * stride_delta_h
+            + rows * stride_delta_m,
+            mask=row_mask,
+            other=0.0,
+        )
+        weights = tl.exp2(scores * scale_log2 - lse[None, :])
+        grad_out = grad_out_desc.load(
+            [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
+        ).reshape(BLOCK_M, BLOCK_E)
+        weights = tl.where(row_mask[None, :], weights, 0.0)
+        grad_v = tl.dot(
+            weights.to(grad_out_desc.dtype), grad_out, grad_v, input_precision=PRECISION
+        )
+        grad_weights = tl.dot(v, grad_out.T, input_precision=PRECISION)
+        grad_scores = weights * (grad_weights - delta[None, :])
+        grad_scores = tl.where(row_mask[None, :], grad_scores, 0.0)
+        grad_k = tl.dot(
+            grad_scores.to(grad_out_desc.dtype), q, grad_k, input_precision=PRECISION
+        )
+    # grad_k = (grad_scores.to(dtype).mT @ q).float() * scale
+    grad_k = grad_k * scale
+    tl.store(
+        grad_k_ptr
+        + batch_b * H * N * D
+        + batch_h * N * D
+        + keys[:, None] * D
+        + dims[None, :],
+        grad_k,
+        mask=key_mask[:, None] & dim_mask[None, :],
+    )
+    tl.store(
+        grad_v_ptr
+        + batch_b * H * N * E
+        + batch_h * N * E
+        + keys[:, None] * E
+        + cols[None, :],
+        grad_v,
+        mask=key_mask[:, None] & col_mask[None, :],
+    )
+
+
+@triton.jit
+def attention_backward_k_v_walk_kernel(
     q_ptr,
     k_ptr,
     lse_ptr,
@@ -237,6 +384,28 @@ def precision() -> str:
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
 
 
+@functools.cache
+def has_copy_engine(device: torch.device) -> bool:
+    """Whether tiles can be copied by TMA descriptors: sm_90 and newer, Triton's interpreter."""
+    if device.type == "cpu":
+        return True
+    return triton.runtime.driver.active.get_current_target().arch >= 90
+
+
+def fit_descriptors(*tensors: torch.Tensor) -> bool:
+    """Whether TMA descriptors can address these tensors.
+
+    The last dimension is contiguous, and every row is aligned to 16 bytes.
+    """
+    return has_copy_engine(tensors[0].device) and all(
+        t.numel() > 0
+        and t.stride(-1) == 1
+        and t.data_ptr() % 16 == 0
+        and all(s * t.element_size() % 16 == 0 for s in t.stride()[:-1])
+        for t in tensors
+    )
+
+
 # Each entry: maximum elements of a head, elements of a head's values and bytes of an
 # element (None: no limit), kernel, launch options.
 SCHEDULES = (
@@ -251,21 +420,21 @@ SCHEDULES = (
         128,
         128,
         None,
-        attention_backward_k_v_kernel,
+        attention_backward_k_v_walk_kernel,
         {"BLOCK_M": 32, "BLOCK_N": 16, "num_stages": 2, "num_warps": 8},
     ),
     (
         None,
         None,
         2,
-        attention_backward_k_v_kernel,
+        attention_backward_k_v_walk_kernel,
         {"BLOCK_M": 32, "BLOCK_N": 32, "num_stages": 1, "num_warps": 8},
     ),
     (
         None,
         None,
         None,
-        attention_backward_k_v_kernel,
+        attention_backward_k_v_walk_kernel,
         {"BLOCK_M": 16, "BLOCK_N": 16, "num_stages": 2, "num_warps": 8},
     ),
 )
@@ -444,36 +613,79 @@ def attention_backward_k_v(
             f"per head, got {BATCH}, {M}, {N}, {D}, {E}"
         )
     kernel, options = pick_schedule(D, E, q.element_size())
+    fits = fit_descriptors(q, k, grad_out, v)
+    if not fits and kernel is attention_backward_k_v_kernel:
+        kernel = attention_backward_k_v_walk_kernel  # no TMA descriptors
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
-        tiles = cdiv(N, options["BLOCK_N"])
-        kernel[(tiles * BATCH,)](
-            q,
-            k,
-            lse,
-            grad_out,
-            v,
-            delta,
-            grad_k,
-            grad_v,
-            M,
-            N,
-            D,
-            E,
-            H,
-            *q.stride(),
-            *k.stride(),
-            lse.stride(0),
-            lse.stride(1),
-            lse.stride(2),
-            *grad_out.stride(),
-            *v.stride(),
-            delta.stride(0),
-            delta.stride(1),
-            delta.stride(2),
-            BLOCK_D=max(16, next_power_of_2(D)),
-            BLOCK_E=max(16, next_power_of_2(E)),
-            PRECISION=precision(),
-            **options,
-        )
+        if kernel is attention_backward_k_v_kernel:
+            tiles = cdiv(N, options["BLOCK_N"])
+            q_desc = TensorDescriptor.from_tensor(
+                q, [1, 1, options["BLOCK_M"], max(16, next_power_of_2(D))]
+            )
+            k_desc = TensorDescriptor.from_tensor(
+                k, [1, 1, options["BLOCK_N"], max(16, next_power_of_2(D))]
+            )
+            grad_out_desc = TensorDescriptor.from_tensor(
+                grad_out, [1, 1, options["BLOCK_M"], max(16, next_power_of_2(E))]
+            )
+            v_desc = TensorDescriptor.from_tensor(
+                v, [1, 1, options["BLOCK_N"], max(16, next_power_of_2(E))]
+            )
+            kernel[(tiles * BATCH,)](
+                q_desc,
+                k_desc,
+                lse,
+                grad_out_desc,
+                v_desc,
+                delta,
+                grad_k,
+                grad_v,
+                M,
+                N,
+                D,
+                E,
+                H,
+                lse.stride(0),
+                lse.stride(1),
+                lse.stride(2),
+                delta.stride(0),
+                delta.stride(1),
+                delta.stride(2),
+                BLOCK_D=max(16, next_power_of_2(D)),
+                BLOCK_E=max(16, next_power_of_2(E)),
+                PRECISION=precision(),
+                **options,
+            )
+        elif kernel is attention_backward_k_v_walk_kernel:
+            tiles = cdiv(N, options["BLOCK_N"])
+            kernel[(tiles * BATCH,)](
+                q,
+                k,
+                lse,
+                grad_out,
+                v,
+                delta,
+                grad_k,
+                grad_v,
+                M,
+                N,
+                D,
+                E,
+                H,
+                *q.stride(),
+                *k.stride(),
+                lse.stride(0),
+                lse.stride(1),
+                lse.stride(2),
+                *grad_out.stride(),
+                *v.stride(),
+                delta.stride(0),
+                delta.stride(1),
+                delta.stride(2),
+                BLOCK_D=max(16, next_power_of_2(D)),
+                BLOCK_E=max(16, next_power_of_2(E)),
+                PRECISION=precision(),
+                **options,
+            )
     return grad_k, grad_v

@@ -10,13 +10,218 @@ Arithmetic in float32, rounded once where a result is stored or the reference ca
 eager rounds every operation.
 """
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 
 @triton.jit
 def attention_alibi_backward_k_v_kernel(
+    q_desc,
+    k_desc,
+    slopes_ptr,
+    lse_ptr,
+    grad_out_desc,
+    v_desc,
+    delta_ptr,
+    grad_k_ptr,
+    grad_v_ptr,
+    M,
+    N,
+    D,
+    H,
+    stride_slopes_h,
+    stride_lse_b,
+    stride_lse_h,
+    stride_lse_m,
+    stride_delta_b,
+    stride_delta_h,
+    stride_delta_m,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    num_tiles = tl.cdiv(N, BLOCK_N)
+    batch = tl.cast(tl.program_id(0) // num_tiles, tl.int64)
+    batch_b = batch // H
+    batch_h = batch % H
+    tile_n = tl.program_id(0) % num_tiles
+    first_key = tile_n * BLOCK_N
+    keys = (first_key + tl.arange(0, BLOCK_N)).to(tl.int64)
+    key_mask = keys < N
+    dims = tl.arange(0, BLOCK_D).to(tl.int64)
+    dim_mask = dims < D
+    k = k_desc.load(
+        [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), first_key, 0],
+    ).reshape(BLOCK_N, BLOCK_D)
+    v = v_desc.load(
+        [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), first_key, 0],
+    ).reshape(BLOCK_N, BLOCK_D)
+    grad_k = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
+    grad_v = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
+    first = max(first_key, 0) // BLOCK_M * BLOCK_M
+    # from here on every row sees every key of the tile
+    full_start = min(tl.cdiv(max(first_key + BLOCK_N - 1, 0), BLOCK_M) * BLOCK_M, M)
+    full_end = max(M // BLOCK_M * BLOCK_M, full_start)
+    # scores = (q @ k.mT).float() * scale
+    for start in range(first, full_start, BLOCK_M):
+        rows = (start + tl.arange(0, BLOCK_M)).to(tl.int64)
+        row_mask = rows < M
+        q = q_desc.load(
+            [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
+        ).reshape(BLOCK_M, BLOCK_D)
+        products = tl.dot(k, q.T, input_precision=PRECISION)
+        lse = tl.load(
+            lse_ptr
+            + batch_b * stride_lse_b
+            + batch_h * stride_lse_h
+            + rows * stride_lse_m,
+            mask=row_mask,
+            other=0.0,
+        )
+        delta = tl.load(
+            delta_ptr
+            + batch_b * stride_delta_b
+            + batch_h * stride_delta_h
+            + rows * stride_delta_m,
+            mask=row_mask,
+            other=0.0,
+        )
+        # scale = q.shape[3] ** (-0.5)
+        scale = tl.rsqrt(tl.cast(D, tl.float32))
+        scores = products * scale
+        slopes = tl.load(slopes_ptr + batch_h * stride_slopes_h)
+        # converted = (columns_2 - columns.reshape(-1, 1)).float()
+        converted = (keys[:, None] - rows[None, :]).to(tl.float32)
+        # scores_2 = scores + slopes.reshape(-1, 1, 1) * converted
+        scores_2 = scores + slopes * converted
+        weights = tl.exp2(scores_2 * 1.4426950408889634 - lse[None, :])
+        # is_greater = columns_2 > columns.reshape(-1, 1)
+        is_greater = keys[:, None] > rows[None, :]
+        weights = tl.where(is_greater, 0.0, weights)
+        grad_out = grad_out_desc.load(
+            [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
+        ).reshape(BLOCK_M, BLOCK_D)
+        weights = tl.where(row_mask[None, :], weights, 0.0)
+        grad_v = tl.dot(
+            weights.to(grad_out_desc.dtype), grad_out, grad_v, input_precision=PRECISION
+        )
+        grad_weights = tl.dot(v, grad_out.T, input_precision=PRECISION)
+        # grad_scores = weights_2 * (grad_weights - delta)
+        grad_scores = weights * (grad_weights - delta[None, :])
+        grad_scores = tl.where(is_greater, 0.0, grad_scores)
+        grad_scores = tl.where(row_mask[None, :], grad_scores, 0.0)
+        grad_k = tl.dot(
+            grad_scores.to(grad_out_desc.dtype), q, grad_k, input_precision=PRECISION
+        )
+    # blocks past the edge of the mask
+    for start in range(full_start, full_end, BLOCK_M):
+        rows = (start + tl.arange(0, BLOCK_M)).to(tl.int64)
+        q = q_desc.load(
+            [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
+        ).reshape(BLOCK_M, BLOCK_D)
+        products = tl.dot(k, q.T, input_precision=PRECISION)
+        lse = tl.load(
+            lse_ptr
+            + batch_b * stride_lse_b
+            + batch_h * stride_lse_h
+            + rows * stride_lse_m,
+        )
+        delta = tl.load(
+            delta_ptr
+            + batch_b * stride_delta_b
+            + batch_h * stride_delta_h
+            + rows * stride_delta_m,
+        )
+        scale = tl.rsqrt(tl.cast(D, tl.float32))
+        scores = products * scale
+        slopes = tl.load(slopes_ptr + batch_h * stride_slopes_h)
+        converted = (keys[:, None] - rows[None, :]).to(tl.float32)
+        scores_2 = scores + slopes * converted
+        weights = tl.exp2(scores_2 * 1.4426950408889634 - lse[None, :])
+        grad_out = grad_out_desc.load(
+            [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
+        ).reshape(BLOCK_M, BLOCK_D)
+        grad_v = tl.dot(
+            weights.to(grad_out_desc.dtype), grad_out, grad_v, input_precision=PRECISION
+        )
+        grad_weights = tl.dot(v, grad_out.T, input_precision=PRECISION)
+        grad_scores = weights * (grad_weights - delta[None, :])
+        grad_k = tl.dot(
+            grad_scores.to(grad_out_desc.dtype), q, grad_k, input_precision=PRECISION
+        )
+    # the partial last block
+    for start in range(full_end, M, BLOCK_M):
+        rows = (start + tl.arange(0, BLOCK_M)).to(tl.int64)
+        row_mask = rows < M
+        q = q_desc.load(
+            [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
+        ).reshape(BLOCK_M, BLOCK_D)
+        products = tl.dot(k, q.T, input_precision=PRECISION)
+        lse = tl.load(
+            lse_ptr
+            + batch_b * stride_lse_b
+            + batch_h * stride_lse_h
+            + rows * stride_lse_m,
+            mask=row_mask,
+            other=0.0,
+        )
+        delta = tl.load(
+            delta_ptr
+            + batch_b * stride_delta_b
+            + batch_h * stride_delta_h
+            + rows * stride_delta_m,
+            mask=row_mask,
+            other=0.0,
+        )
+        scale = tl.rsqrt(tl.cast(D, tl.float32))
+        scores = products * scale
+        slopes = tl.load(slopes_ptr + batch_h * stride_slopes_h)
+        converted = (keys[:, None] - rows[None, :]).to(tl.float32)
+        scores_2 = scores + slopes * converted
+        weights = tl.exp2(scores_2 * 1.4426950408889634 - lse[None, :])
+        grad_out = grad_out_desc.load(
+            [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
+        ).reshape(BLOCK_M, BLOCK_D)
+        weights = tl.where(row_mask[None, :], weights, 0.0)
+        grad_v = tl.dot(
+            weights.to(grad_out_desc.dtype), grad_out, grad_v, input_precision=PRECISION
+        )
+        grad_weights = tl.dot(v, grad_out.T, input_precision=PRECISION)
+        grad_scores = weights * (grad_weights - delta[None, :])
+        grad_scores = tl.where(row_mask[None, :], grad_scores, 0.0)
+        grad_k = tl.dot(
+            grad_scores.to(grad_out_desc.dtype), q, grad_k, input_precision=PRECISION
+        )
+    scale = tl.rsqrt(tl.cast(D, tl.float32))
+    # grad_k = (grad_scores_2.to(dtype).mT @ q).float() * scale
+    grad_k = grad_k * scale
+    tl.store(
+        grad_k_ptr
+        + batch_b * H * N * D
+        + batch_h * N * D
+        + keys[:, None] * D
+        + dims[None, :],
+        grad_k,
+        mask=key_mask[:, None] & dim_mask[None, :],
+    )
+    tl.store(
+        grad_v_ptr
+        + batch_b * H * N * D
+        + batch_h * N * D
+        + keys[:, None] * D
+        + dims[None, :],
+        grad_v,
+        mask=key_mask[:, None] & dim_mask[None, :],
+    )
+
+
+@triton.jit
+def attention_alibi_backward_k_v_walk_kernel(
     q_ptr,
     k_ptr,
     slopes_ptr,
@@ -91,6 +296,7 @@ def attention_alibi_backward_k_v_kernel(
     first = max(first_key, 0) // BLOCK_M * BLOCK_M
     # from here on every row sees every key of the tile
     full_start = min(tl.cdiv(max(first_key + BLOCK_N - 1, 0), BLOCK_M) * BLOCK_M, M)
+    full_end = max(M // BLOCK_M * BLOCK_M, full_start)
     # scores = (q @ k.mT).float() * scale
     for start in range(first, full_start, BLOCK_M):
         rows = (start + tl.arange(0, BLOCK_M)).to(tl.int64)
@@ -161,7 +367,61 @@ def attention_alibi_backward_k_v_kernel(
             input_precision=PRECISION,
         )
     # blocks past the edge of the mask
-    for start in range(full_start, M, BLOCK_M):
+    for start in range(full_start, full_end, BLOCK_M):
+        rows = (start + tl.arange(0, BLOCK_M)).to(tl.int64)
+        q = tl.load(
+            q_ptr
+            + batch_b * stride_qb
+            + batch_h * stride_qh
+            + rows[:, None] * stride_qm
+            + dims[None, :] * stride_qd,
+            mask=dim_mask[None, :],
+            other=0.0,
+        )
+        products = tl.dot(k, q.T, input_precision=PRECISION)
+        lse = tl.load(
+            lse_ptr
+            + batch_b * stride_lse_b
+            + batch_h * stride_lse_h
+            + rows * stride_lse_m,
+        )
+        delta = tl.load(
+            delta_ptr
+            + batch_b * stride_delta_b
+            + batch_h * stride_delta_h
+            + rows * stride_delta_m,
+        )
+        scale = tl.rsqrt(tl.cast(D, tl.float32))
+        scores = products * scale
+        slopes = tl.load(slopes_ptr + batch_h * stride_slopes_h)
+        converted = (keys[:, None] - rows[None, :]).to(tl.float32)
+        scores_2 = scores + slopes * converted
+        weights = tl.exp2(scores_2 * 1.4426950408889634 - lse[None, :])
+        grad_out = tl.load(
+            grad_out_ptr
+            + batch_b * stride_grad_out_b
+            + batch_h * stride_grad_out_h
+            + rows[:, None] * stride_grad_out_m
+            + dims[None, :] * stride_grad_out_d,
+            mask=dim_mask[None, :],
+            other=0.0,
+        )
+        grad_v = tl.dot(
+            weights.to(grad_out_ptr.dtype.element_ty),
+            grad_out,
+            grad_v,
+            input_precision=PRECISION,
+        )
+        grad_weights = tl.dot(v, grad_out.T, input_precision=PRECISION)
+        grad_scores = weights * (grad_weights - delta[None, :])
+        grad_k = tl.dot(
+            grad_scores.to(grad_out_ptr.dtype.element_ty),
+            q,
+            grad_k,
+            input_precision=PRECISION,
+        )
+    # the partial last block
+    for start in range(full_end, M, BLOCK_M):
         rows = (start + tl.arange(0, BLOCK_M)).to(tl.int64)
         row_mask = rows < M
         q = tl.load(
@@ -259,6 +519,28 @@ def precision() -> str:
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
 
 
+@functools.cache
+def has_copy_engine(device: torch.device) -> bool:
+    """Whether tiles can be copied by TMA descriptors: sm_90 and newer, Triton's interpreter."""
+    if device.type == "cpu":
+        return True
+    return triton.runtime.driver.active.get_current_target().arch >= 90
+
+
+def fit_descriptors(*tensors: torch.Tensor) -> bool:
+    """Whether TMA descriptors can address these tensors.
+
+    The last dimension is contiguous, and every row is aligned to 16 bytes.
+    """
+    return has_copy_engine(tensors[0].device) and all(
+        t.numel() > 0
+        and t.stride(-1) == 1
+        and t.data_ptr() % 16 == 0
+        and all(s * t.element_size() % 16 == 0 for s in t.stride()[:-1])
+        for t in tensors
+    )
+
+
 # Each entry: maximum elements of a head and bytes of an element (None: no limit),
 # kernel, launch options.
 SCHEDULES = (
@@ -271,19 +553,19 @@ SCHEDULES = (
     (
         128,
         None,
-        attention_alibi_backward_k_v_kernel,
+        attention_alibi_backward_k_v_walk_kernel,
         {"BLOCK_M": 32, "BLOCK_N": 16, "num_stages": 2, "num_warps": 8},
     ),
     (
         None,
         2,
-        attention_alibi_backward_k_v_kernel,
+        attention_alibi_backward_k_v_walk_kernel,
         {"BLOCK_M": 32, "BLOCK_N": 32, "num_stages": 1, "num_warps": 8},
     ),
     (
         None,
         None,
-        attention_alibi_backward_k_v_kernel,
+        attention_alibi_backward_k_v_walk_kernel,
         {"BLOCK_M": 16, "BLOCK_N": 16, "num_stages": 2, "num_warps": 8},
     ),
 )
@@ -446,36 +728,79 @@ def attention_alibi_backward_k_v(
             f"elements per head, got {BATCH}, {M}, {N}, {D}"
         )
     kernel, options = pick_schedule(D, q.element_size())
+    fits = fit_descriptors(q, k, grad_out, v)
+    if not fits and kernel is attention_alibi_backward_k_v_kernel:
+        kernel = attention_alibi_backward_k_v_walk_kernel  # no TMA descriptors
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
-        tiles = cdiv(N, options["BLOCK_N"])
-        kernel[(tiles * BATCH,)](
-            q,
-            k,
-            slopes,
-            lse,
-            grad_out,
-            v,
-            delta,
-            grad_k,
-            grad_v,
-            M,
-            N,
-            D,
-            H,
-            *q.stride(),
-            *k.stride(),
-            *slopes.stride(),
-            lse.stride(0),
-            lse.stride(1),
-            lse.stride(2),
-            *grad_out.stride(),
-            *v.stride(),
-            delta.stride(0),
-            delta.stride(1),
-            delta.stride(2),
-            BLOCK_D=max(16, next_power_of_2(D)),
-            PRECISION=precision(),
-            **options,
-        )
+        if kernel is attention_alibi_backward_k_v_kernel:
+            tiles = cdiv(N, options["BLOCK_N"])
+            q_desc = TensorDescriptor.from_tensor(
+                q, [1, 1, options["BLOCK_M"], max(16, next_power_of_2(D))]
+            )
+            k_desc = TensorDescriptor.from_tensor(
+                k, [1, 1, options["BLOCK_N"], max(16, next_power_of_2(D))]
+            )
+            grad_out_desc = TensorDescriptor.from_tensor(
+                grad_out, [1, 1, options["BLOCK_M"], max(16, next_power_of_2(D))]
+            )
+            v_desc = TensorDescriptor.from_tensor(
+                v, [1, 1, options["BLOCK_N"], max(16, next_power_of_2(D))]
+            )
+            kernel[(tiles * BATCH,)](
+                q_desc,
+                k_desc,
+                slopes,
+                lse,
+                grad_out_desc,
+                v_desc,
+                delta,
+                grad_k,
+                grad_v,
+                M,
+                N,
+                D,
+                H,
+                *slopes.stride(),
+                lse.stride(0),
+                lse.stride(1),
+                lse.stride(2),
+                delta.stride(0),
+                delta.stride(1),
+                delta.stride(2),
+                BLOCK_D=max(16, next_power_of_2(D)),
+                PRECISION=precision(),
+                **options,
+            )
+        elif kernel is attention_alibi_backward_k_v_walk_kernel:
+            tiles = cdiv(N, options["BLOCK_N"])
+            kernel[(tiles * BATCH,)](
+                q,
+                k,
+                slopes,
+                lse,
+                grad_out,
+                v,
+                delta,
+                grad_k,
+                grad_v,
+                M,
+                N,
+                D,
+                H,
+                *q.stride(),
+                *k.stride(),
+                *slopes.stride(),
+                lse.stride(0),
+                lse.stride(1),
+                lse.stride(2),
+                *grad_out.stride(),
+                *v.stride(),
+                delta.stride(0),
+                delta.stride(1),
+                delta.stride(2),
+                BLOCK_D=max(16, next_power_of_2(D)),
+                PRECISION=precision(),
+                **options,
+            )
     return grad_k, grad_v
