@@ -153,7 +153,7 @@ def compared(name: str, folder: Path, end: float, dry: bool, keep: Keep) -> None
             keep(found)
             mine = [found["kernelgen"]] if found else []
     script = [sys.executable, str(HERE / "autotuned.py"), name, case, configs, *mine, *["--dry"][: int(dry)]]
-    helion = bool(importlib.util.find_spec("helion") and mine and name != "matmul")
+    helion = bool(importlib.util.find_spec("helion") and mine)
     theirs = call(folder, script, share(end, 0.5) if helion else end, cache="triton-autotune")
     keep({**(theirs.document or {}), "autotune_process_s": theirs.seconds, "autotune_error": theirs.error})
     if helion:
