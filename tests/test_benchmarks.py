@@ -200,6 +200,14 @@ def test_the_page_of_small_sizes_is_made_from_its_data(small: ModuleType) -> Non
     assert page == small.table(data), "python docs/benchmarks/small.py --table"
 
 
+def test_the_page_of_gradients_is_made_from_its_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(FOLDER)
+    gradients = importlib.import_module("gradients")
+    data = json.loads((FOLDER / "gradients.json").read_text("utf-8"))
+    assert (FOLDER / "gradients.md").read_text("utf-8") == gradients.page(data), gradients.COMMAND + " --table"
+    assert {row["operator"] for row in data["rows"]} == set(gradients.NAMES)
+
+
 def test_small_shapes_are_of_the_operators_that_have_them(small: ModuleType) -> None:
     """A shape for every size of the spec, and cut shapes no larger than they say."""
     for name in (*small.OTHER, *small.CUT):
