@@ -361,6 +361,10 @@ TIMED: dict[str, tuple[Any, ...]] = {
     "a volume of eight known channels": ("volume", "B 8 D H W", {}, "float32", "library", {"channels_last": False}),
     "a volume": ("volume", "B C D H W", {"C": 9}, "float32", "boxes", {"BLOCK_K": 16}),
     "three channels with strides": ("stride", "B 3 H W", {}, "float32", "library", {"channels_last": False}),
+    "patches": ("patches", "B C 3*H 3*W", {"J": 200}, "float16", "strips", {"BLOCK_N": 128, "BLOCK_H": 16}),
+    "patches as few numbers": ("patches", "B C 3*H 3*W", {}, "float16", "strips", {"BLOCK_N": 64, "BLOCK_K": 64}),
+    "patches in float32": ("patches", "B C 3*H 3*W", {}, "float32", "library", {}),
+    "patches of a line": ("patches of a line", "B C 3*W", {}, "float16", "strips", {"BLOCK_W": 128, "BLOCK_H": 1}),
     "thirty-two channels": ("relu", "B C H W", {"C": 32}, "float16", "boxes", {"BLOCK_K": 32}),
     "as many as known": ("relu", "B 16 H W", {}, "float32", "boxes", {"BLOCK_K": 16}),
     "many": ("relu", "B C H W", {"C": 64, "J": 200}, "float16", "boxes", {"BLOCK_K": 64, "BLOCK_N": 128}),
@@ -383,12 +387,13 @@ def _timed(after: str, shape: str) -> tuple[OperatorSpec, Graph]:
         "alone": "F.conv2d(x, w, padding=1)", "line": "torch.relu(F.conv1d(x, w, b, padding=1))",
         "volume": "torch.relu(F.conv3d(x, w, b, padding=1))",
         "stride": "torch.relu(F.conv2d(x, w, b, stride=2, padding=1))",
+        "patches": "torch.relu(F.conv2d(x, w, b, stride=3))", "patches of a line": "F.conv1d(x, w, b, stride=3)",
     }[after]  # fmt: skip
     _, channels, *space = shape.split()
     inputs = {**IMAGE, "x": shape, "w": f"J {channels}{' 3' * len(space)}"}
     if after == "alone":
         del inputs["b"]
-    sizes = [f"({size}-1)//2+1" if after == "stride" else size for size in space]
+    sizes = [f"({size}-1)//2+1" if after == "stride" else size.removeprefix("3*") for size in space]
     spec = of(f"return {call}", inputs, f"B J {' '.join(sizes)}").spec()
     return spec, frontend.trace(spec)[0]
 

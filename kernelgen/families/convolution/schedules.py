@@ -177,7 +177,8 @@ def first_table(body: ConvolutionBody, widths: Sequence[int] = ()) -> Table:
         tile = _whole_channels(body) if boxable(body) and few is False else _gathered_channels(body)
         return (table_row(tile, itemsize=2), table_row(tile.replace(BLOCK_K=32)))
     if has_patches(body):
-        return table_row(_PATCHES, itemsize=2), table_row(_LIBRARY)
+        patches = _PATCHES if body.rank == 2 else _PATCHES.replace(BLOCK_H=1, BLOCK_W=128)
+        return table_row(patches, itemsize=2), table_row(_LIBRARY)
     if not boxable(body) or (alone and prod(body.window) == 1):
         return (table_row(_LIBRARY),)
     box = _box(body, widths)
@@ -295,11 +296,14 @@ def _admits(row: TableRow, timed: Timed) -> bool:
 def _narrowed(body: ConvolutionBody, row: TableRow, timed: Timed) -> TableRow:
     """Whose tiles have no more channels than there are."""
     schedule, upto = row.schedule, dict(row.upto)
-    if schedule.variant != BOXES:
+    if schedule.variant not in BY_BOXES:
         return row
     in_parts = timed.itemsize == 4 and may_have_parts(body) and timed.channels <= PART_CHANNELS
     parts = 4 if in_parts else 1  # three, and their padding
-    for block, name, size, each in (("BLOCK_K", "C", timed.channels, parts), ("BLOCK_N", "N", timed.columns, 1)):
+    blocks = [("BLOCK_N", "N", timed.columns, 1)]
+    if schedule.variant == BOXES:  # strips sum taps and channels together
+        blocks.insert(0, ("BLOCK_K", "C", timed.channels, parts))
+    for block, name, size, each in blocks:
         enough = _enough(size * each, LEAST_DEPTH if name == "C" else LEAST_COLUMNS)
         if enough < schedule.int(block):
             schedule = schedule.replace(**{block: enough})
