@@ -10,7 +10,7 @@ import pytest
 import torch
 from references import DEVICE, Sample, load, plan_of, sample
 
-from kernelgen import frontend, render
+from kernelgen import families, frontend, render
 from kernelgen.backward import Backward, backward
 from kernelgen.judge.interpreter import as_on_a_gpu
 from kernelgen.judge.oracle import as_tuple
@@ -45,6 +45,9 @@ FORMS = {
     "of a scale": attention(f"{SDPA}(q, k, v, scale=0.3)"),
     "heads that share keys": attention(f"{SDPA}(q, k, v, enable_gqa=True)", GROUPED, "B 6 S E"),
     "shared and causal": attention(f"{SDPA}(q, k, v, is_causal=True, enable_gqa=True)", GROUPED, "B 6 S E"),
+    "heads that are repeated, under the same names": attention(
+        f"k = k.repeat_interleave(3, 1)\nv = v.repeat_interleave(3, 1)\n{SCORES}{WEIGH}", GROUPED, "B 6 S E"
+    ),
     "of two dimensions": attention(f"{SDPA}(q, k, v)", {"q": "S D", "k": "L D", "v": "L E"}, "S E"),
     "written out": attention(f"{PLACES}{SCORES}s = s.masked_fill(col > row, float('-inf'))\n{WEIGH}", SQUARE),
     "a window": attention(
@@ -80,20 +83,21 @@ def derived(found: Sample) -> Backward:
     return backward(spec, frontend.trace(spec)[0])
 
 
-def kernels(made: Backward) -> Iterator[Callable[..., Any]]:
-    """The forward that saves, then the gradients, in small blocks."""
+def kernels(made: Backward, variant: str) -> Iterator[Callable[..., Any]]:
+    """The forward that saves, then the gradients, in small blocks, by a variant where there is such a one."""
     for part in made.parts:
         plan = plan_of(part.spec)
         if isinstance(plan, KernelPlan) and plan.family.startswith("attention"):
-            schedule = plan.table[-1].schedule.replace(BLOCK_M=16, BLOCK_N=16)
+            own = [s for s in families.variants(plan, plan.spec.accuracy) if s.variant == variant]
+            schedule = (own[0] if own else plan.table[-1].schedule).replace(BLOCK_M=16, BLOCK_N=16)
             plan = plan.with_table((TableRow((), schedule),))
         else:  # what is added to the scores, stands beside them, or moves what is multiplied
             assert not {"q", "k", "v"} & {*part.gradients} or not part.multiplied
         yield getattr(load(render.triton_source(plan)), part.spec.name)
 
 
-def computed(made: Backward, known: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    for part, kernel in zip(made.parts, kernels(made), strict=True):
+def computed(made: Backward, known: dict[str, torch.Tensor], variant: str = "walk") -> dict[str, torch.Tensor]:
+    for part, kernel in zip(made.parts, kernels(made, variant), strict=True):
         results = as_tuple(kernel(*(known[t.name] for t in part.spec.inputs)))
         known = known | dict(zip((o.name for o in part.spec.outputs), results, strict=True))
     return known
@@ -121,24 +125,26 @@ def by_autograd(found: Sample, known: dict[str, torch.Tensor]) -> dict[str, torc
     return {f"grad_{name}": g for name, g in zip(leaves, grads, strict=True)}
 
 
+@pytest.mark.parametrize("variant", ["walk", "boxes"])
 @pytest.mark.parametrize("name", FORMS)
-def test_the_gradients_agree_with_autograd(name: str) -> None:
+def test_the_gradients_agree_with_autograd(name: str, variant: str) -> None:
     found = FORMS[name]
     dtype = ("float32", "float16")[len(name) % 2]
     known = inputs_of(found, dtype)
-    got, right = computed(derived(found), known), by_autograd(found, known)
+    got, right = computed(derived(found), known, variant), by_autograd(found, known)
     assert right
     for gradient, exact in right.items():
         off = float((got[gradient].double() - exact).abs().max())
         assert off <= WITHIN[dtype] * float(exact.abs().max()), (gradient, dtype, off)
 
 
-def test_blocks_that_a_mask_hides_are_not_read() -> None:
+@pytest.mark.parametrize("variant", ["walk", "boxes"])
+def test_blocks_that_a_mask_hides_are_not_read(variant: str) -> None:
     """Queries before the last block of keys have gradients of 0 of these, whatever they are."""
     found = FORMS["causal"]
     known = inputs_of(found, "float32")
     known["grad_out"][:, :, :32] = torch.nan
-    got = computed(derived(found), known)
+    got = computed(derived(found), known, variant)
     assert bool(got["grad_k"][:, :, 32:].isfinite().all())
     assert bool(got["grad_v"][:, :, 32:].isfinite().all())
     assert bool(got["grad_q"][:, :, 32:].isfinite().all())
