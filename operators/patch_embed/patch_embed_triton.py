@@ -368,7 +368,7 @@ def channels_last(
     turned_c = padded * max(parts, 1)
     sizes = list(last.shape[1:-1])
     if pads:
-        sizes = [size + sum(ends) for size, ends in zip(sizes, padding)]
+        sizes = [size + sum(ends) for size, ends in zip(sizes, padding, strict=True)]
     turned = torch.empty((N, *sizes, turned_c), dtype=x.dtype, device=x.device)
     if x.numel() == 0:
         return turned.movedim(-1, 1)
@@ -422,15 +422,16 @@ def window_rows(
     x[N, C, L], as [N, OL, K * C].
     """
     last = channels_last(x, parts, padding=padding).movedim(1, -1)
-    sizes = [
-        (size - apart * (taps - 1) - 1) // step + 1
-        for size, taps, step, apart in zip(last.shape[1:-1], window, stride, dilation)
-    ]
     image, *space, _ = last.stride()
-    rows = [apart * each for apart, each in zip(dilation, space)][:-1]
+    sizes, rows, steps = [], [], []
+    each = zip(last.shape[1:-1], space, window, stride, dilation, strict=True)
+    for size, apart, taps, step, gap in each:
+        sizes.append((size - gap * (taps - 1) - 1) // step + 1)
+        rows.append(gap * apart)
+        steps.append(step * apart)
     return last.as_strided(
         (len(last), *window[:-1], *sizes, window[-1] * last.shape[-1]),
-        (image, *rows, *(step * each for step, each in zip(stride, space)), 1),
+        (image, *rows[:-1], *steps, 1),
     )
 
 
