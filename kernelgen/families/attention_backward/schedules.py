@@ -17,7 +17,7 @@ WALK, BOXES = "walk", "boxes"
 MEANINGS = {
     WALK: "one tile of queries, or of keys, per program, which loops over blocks of the other ones and recomputes the "
     "weights from the logsumexp of every row",
-    BOXES: "the same, with tiles copied by TMA (sm_90 and newer); otherwise as `walk`",
+    BOXES: "as `walk`, with tiles copied by TMA (sm_90 and newer)",
 }
 _WALK = Schedule.make(WALK, BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=2)
 _BOXES = Schedule.make(BOXES, BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=2)

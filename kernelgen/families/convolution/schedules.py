@@ -25,8 +25,9 @@ BY_BOXES = BOXES, STRIPS
 MEANINGS = {
     BOXES: "one tile of pixels by channels per program, tap by tap, from tiles of the channels-last input copied by "
     "TMA (sm_90 and newer); otherwise as `gather`",
-    STRIPS: "the same with a row of the window at once, whose taps and channels are one summed dimension, from a "
-    "padded copy of the input: for windows that do not overlap, and other strides",
+    STRIPS: "one tile of pixels by channels per program, row by row of the window, whose taps and channels are one "
+    "summed dimension, from tiles of a padded channels-last copy of the input that TMA reads (sm_90 and newer); "
+    "otherwise as `gather`: for windows that do not overlap, and other strides",
     GATHER: "the same for any run of pixels and any stride, with the inputs of a tap loaded through pointers",
     FOLDED: "the same on the input in its own layout, with taps and channels as one summed dimension: for few channels",
     LIBRARY: "torch's convolution, where it is faster; the epilogue is then a separate kernel",
