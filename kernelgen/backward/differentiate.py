@@ -54,7 +54,7 @@ def gradients(
         if node.op == "input":
             found[str(node.attrs[0])] = tape.view("expand", g, node.shape)
         elif tape.node(g).op != "input" and g.node >= len(graph.nodes):
-            if node.name and node.name not in dtypes:  # what is called as an input again has another gradient
+            if node.name and node.name not in dtypes:  # grad_NAME is the input's own
                 tape.call(g, f"grad_{node.name}")
             tape.hints.setdefault(g.node, f"grad_{NOUNS.get(node.op, node.op)}")
         if attended is not None and i == attended.product:

@@ -9,8 +9,8 @@ u: the unit roundoff of the sum, 2**-24 in float32, also for operands in float16
 o: that of an operand as it is multiplied, 2**-11 where torch is set to TF32, 2**-8 where it is set to bfloat16, 0
 where all bits of the operands are multiplied (a kernel's own products follow the setting of CUDA's); t: 1 in every
 second oracle, where bits are cut off instead of rounded; c: what the sum changes by where the operands' are, as by
-matrix units that read float32 from memory; m: 1 where matrix units add, n products at once; k: how many of a
-sum's products are not 0, by which it does not change; q: 1 where the products of a sum are equal, 0 elsewhere.
+matrix units that read float32 from memory; m: 1 where matrix units add, n products at once; k: how many products of a
+sum are not 0, as nothing is cut off where 0 is added; q: 1 where the products of a sum are equal, 0 elsewhere.
 
 Where they come from. A rounding is uniform within +-o, o**2/3 in the mean of squares, and a product has two of them.
 Cut off, an operand loses o * 0.72 on average (1/m over the mantissas 1 <= m < 2), a product twice that: all shrink
@@ -18,12 +18,13 @@ alike, and equal operands by the same. Matrix units cut off partial sums too (Fa
 "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science 7, 2021). They add n products at once, 16 of
 operands of two bytes and 8 of TF32, 32 bytes of each (PTX ISA, shapes of wgmma and mma.sync), every product cut off two
 bits behind the last of the sum, and then the sum: (n/8 + 3/8) of its last place, which is 2 u * 0.72 of r/2 in the
-mean, k/n times. Two convolutions in TF32 and a group norm of 4099 channels, which the H200 had wrong by 1.2e-4 and
-3.6e-4, are so when that is done step by step: 1.2e-4 and 3.6e-4 (with one bit 2.0e-4 and 5.9e-4, with three 0.9e-4 and
-2.5e-4). It does not average out in a mean of many such sums; at the edge of an image, where a window has zeros, k is
-less, and a norm of edge and middle shows it. Terms of random signs leave partial sums that wander and are cut off on
-the way: of those that end near 0 the sum has K**3/12 * mean(p**2) in the mean of squares, which makes u * 0.72/n * K *
-sqrt(1/12) of sqrt(sum(p**2)), K/77 where n is 16; 120 such sums of 32768 products came to K/68.
+mean, k/n times. That it is two bits is inferred: on an H200 two convolutions of 4099 channels in TF32, each before a
+group norm, were off by 1.2e-4 and 3.6e-4; computed step by step with two bits, on a CPU, they are off by as much, with
+one bit by 2.0e-4 and 5.9e-4, with three by 0.9e-4 and 2.5e-4. What is lost does not average out in a mean of many such
+sums; at the edge of an image, where a window has zeros, k is less, and a norm of edge and middle shows it. Terms of
+random signs leave partial sums that wander and are cut off on the way: of those that end near 0 the sum has K**3/12 *
+mean(p**2) in the mean of squares, which makes u * 0.72/n * K * sqrt(1/12) of sqrt(sum(p**2)), K/77 where n is 16; 120
+such sums of 32768 products came to K/68.
 Each of the K partial sums is rounded, by u at most; the kth of terms of random signs around the mean r/K has the square
 k * mean(p**2) + (k/K * r)**2, which is summed over k. That errors add up in the square is the probabilistic
 bound sqrt(K) * u of Higham and Mary ("A New Approach to Probabilistic Rounding Error Analysis", SIAM J. Sci. Comput.

@@ -375,14 +375,15 @@ def channels_last(
     H, W = x.shape[2:-1].numel(), x.shape[-1]
     pad_h = padding[-2][0] if len(padding) == 2 else 0
     pad_w = padding[-1][0] if pads else 0
-    if last.is_contiguous() and pads:
-        P, strides = turned[0, ..., 0].numel(), (P * C, 1, C)
+    if pads and last.is_contiguous():
+        strides = (H * W * C, 1, C)
     elif last.is_contiguous():
         N, P, strides = 1, N * P, (0, 1, C)
     else:
         x = x if x[0, 0].is_contiguous() else x.contiguous()
         strides = (x.stride(0), x.stride(1), 1)
-        P = turned[0, ..., 0].numel()
+    if pads:
+        P = turned.shape[1:-1].numel()
     block = min(64, 1 << (padded - 1).bit_length())
     grid = (N * cdiv(padded, block) * cdiv(P, 4096 // block),)
     turn_kernel[grid](

@@ -2,7 +2,7 @@
 
 Sizes of tiles follow what was measured on an H200 (sm_90, 132 SMs) in float16, heads of 128 and of 64: 64 queries by 64
 keys, 4 warps and 2 stages. Where a program has a tile of keys, TMA took 0.77 to 0.93 of the time of pointers; where it
-has a tile of queries, 0.96 to 1.10. Both kernels together had 0.82 of the speed of cuDNN's of causal heads of 128.
+has a tile of queries, 0.96 to 1.10. Both together have 0.78 to 0.82 of cuDNN's speed (docs/benchmarks/gradients.md).
 """
 
 from __future__ import annotations

@@ -53,10 +53,10 @@ class ConvolutionWriter(Writer):
         turns: bool = True,
         m: ir.Axis | None = None,
     ) -> None:
-        """`strips`: boxes of which a step sums a row of the window. `m`: the axis of its tiles along pixels, if it is
-        not the usual one."""
+        """`strips`: a step sums a row of the window; its tiles are boxes. `m`: the axis of its tiles along pixels, if
+        it is not the usual one."""
         self.folded = folded
-        self.boxes = boxes or strips
+        self.boxes = boxes
         self.strips = strips
         self.walked = body.taps[:-1] if strips and _is_of_row(body) else body.taps
         """The variables of the taps that are walked over one by one."""
