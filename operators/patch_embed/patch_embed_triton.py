@@ -72,6 +72,7 @@ def patch_embed_kernel(
     # y = F.conv2d(x, weight, bias, stride=16)
     for step in range(16 * blocks):
         tap_h = step // blocks
+        # TURNED_C counts the channels of a whole row of the window
         first_channel = step % blocks * BLOCK_K
         x = x_desc.load(
             [first_image, tap_h, first_h, first_w, first_channel],

@@ -23,6 +23,7 @@ from kernelgen.tile.walk import used_names
 _OPERATIONS = {"+": "add", "-": "sub", "*": "mul", "//": "int_div", "%": "int_mod"}
 _COMPARED = {"<": "lt", ">=": "ge"}
 
+_OF_A_ROW = "TURNED_C counts the channels of a whole row of the window"
 TURNED_CHANNELS = "TURNED_C"
 """The channels of an input whose elements may stand as several TF32 numbers side by side."""
 
@@ -448,7 +449,7 @@ class ConvolutionWriter(Writer):
             first = ir.Apply("mul", (ir.Apply("int_mod", (step, blocks), ()), ir.Name(k.block)), ())
             before = (
                 *taps,
-                ir.Let(("first_channel",), first),
+                ir.Let(("first_channel",), first, _OF_A_ROW if self.strips else ""),
                 *([self.first_weight()] if self.skips else []),
                 ir.Let((k.index,), ir.Cast(ir.Range(k, ir.Name("first_channel")), "int64")),
                 ir.Let((k.mask,), ir.Apply("lt", (ir.Name(k.index, (k,)), ir.Name(k.size)), (k,))),
