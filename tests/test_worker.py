@@ -336,11 +336,11 @@ def test_no_program_fits() -> None:
 def test_results_of_eight_bit_floats_are_compared() -> None:
     import torch
 
-    from kernelgen.worker.gpu import _close
+    from kernelgen.worker.gpu import _apart
 
     right, wrong = (torch.tensor(v).to(torch.float8_e4m3fn) for v in ([1.0, 448.0, math.nan], [1.0, 2.0, math.nan]))
-    assert _close(right, right)
-    assert not _close(wrong, right)
+    assert not _apart(right, right)
+    assert _apart(wrong, right)
 
 
 def test_a_race_takes_what_is_multiplied_as_tf32_for_what_is_not() -> None:
@@ -348,13 +348,40 @@ def test_a_race_takes_what_is_multiplied_as_tf32_for_what_is_not() -> None:
     import torch.nn.functional as F
 
     from kernelgen.judge.stored import tf32
-    from kernelgen.worker.gpu import _close
+    from kernelgen.worker.gpu import _apart
 
     generator = torch.Generator().manual_seed(0)
     x, w = (torch.randn(shape, generator=generator) for shape in ((1, 3, 8, 16, 16), (16, 3, 3, 3, 3)))
     exact = torch.softmax(F.conv3d(x, w), 1)
     rounded = torch.softmax(F.conv3d(tf32(x), tf32(w)), 1).float()
     without_a_tap = torch.softmax(F.conv3d(x[..., 1:], w[..., 1:]), 1)
-    assert _close(rounded, exact, has_products=True)
-    assert not _close(rounded, exact, has_products=False)
-    assert not _close(without_a_tap, exact, has_products=True)
+    assert not _apart(rounded, exact, has_products=True)
+    assert _apart(rounded, exact, has_products=False)
+    assert _apart(without_a_tap, exact, has_products=True)
+
+
+def test_a_race_takes_what_is_rounded_on_the_way_for_what_is_not() -> None:
+    """A softmax of logits of about 64, which torch's product leaves in half precision and a kernel keeps in float32."""
+    import torch
+    import torch.nn.functional as F
+
+    from kernelgen.worker.gpu import _check_against
+    from kernelgen.worker.operations import WrongError
+
+    def inputs() -> list[torch.Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        return [torch.randn(shape, generator=generator).half() for shape in ((1024, 4096), (256, 4096))]
+
+    def current(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(F.linear(x.float(), w.float()).half().float(), -1).half()
+
+    def exact(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(F.linear(x.float(), w.float()), -1).half()
+
+    def without_a_tile(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return exact(x[:, :-64], w[:, :-64])
+
+    assert (current(*inputs()) - exact(*inputs())).abs().max() > 2e-2
+    _check_against(current, exact, inputs(), has_products=True)
+    with pytest.raises(WrongError, match="differs"):
+        _check_against(current, without_a_tile, inputs(), has_products=True)

@@ -24,7 +24,7 @@ from kernelgen.families.matmul.kernels import reduces
 from kernelgen.families.matmul.lowering import ProductBody
 from kernelgen.families.matmul.writer import multiplies_float8
 from kernelgen.plan import Plan, Schedule, TableRow
-from kernelgen.spec.model import Constraint, OperatorSpec, Place, Size, TensorSpec
+from kernelgen.spec.model import Case, Constraint, OperatorSpec, Place, Size, TensorSpec
 from kernelgen.spec.sizes import check_size, is_expression
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -32,6 +32,8 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FLOATS = ("float16", "float32")
 DISTRIBUTIONS = ("normal", "specials")
 LAYOUTS: tuple[Any, ...] = ("contiguous", "transposed", "sliced", "offset", "expanded")
+SEARCHED = 2
+"""Schedules of a search's kind that a reference is tried with beside the others."""
 _JUDGED = ("exact", "stored", "multiplied", "as_tf32", "any_order")
 _FOLDER = Path(tempfile.mkdtemp(prefix="kernelgen-compiler-"))
 atexit.register(shutil.rmtree, _FOLDER, ignore_errors=True)
@@ -126,6 +128,19 @@ def schedules(plan: Plan) -> list[Schedule]:
     return found
 
 
+def searched(plan: Plan, found: Sample, order: random.Random, count: int) -> list[Schedule]:
+    """Schedules that a search may try: where it sets out from, with values at random, of which those that are legal."""
+    bindings = found.spec().dtype_bindings()
+    cases = [Case(tuple(sizes.items()), binding) for sizes in found.sizes for binding in bindings]
+    starts, refused = families.variants(plan, cases), families.legality(plan, cases)
+    tried = []
+    for _ in range(8 * count):
+        start = order.choice(starts)
+        parameters = families.space(plan.with_table((TableRow((), start),)), 0, cases)
+        tried.append(start.replace(**{p.name: order.choice(p.choices) for p in parameters}))
+    return [schedule for schedule in dict.fromkeys(tried) if refused(schedule) is None][:count]
+
+
 def load(text: str, *, together: bool = True) -> ModuleType:
     """Generated code as a module; Triton reads its source from the file. `together`: programs may wait for one another in
     the interpreter too."""
@@ -144,7 +159,7 @@ def load(text: str, *, together: bool = True) -> ModuleType:
 def failures(found: Sample, *, thorough: bool = True, most: int | None = None, variant: str | None = None) -> list[str]:
     """What the judge has against the kernels of a sample. Not thorough: every schedule on one case, all of them in an
     order that the reference's text decides, so that different ones meet different layouts, dtypes and special values.
-    `most`: of as many schedules, which that order chooses too. `variant`: of one variant's alone."""
+    `most`: of as many schedules, which that order chooses too, beside some that a search may try. `variant`: of one variant's alone."""
     spec, plan = _planned(found)
     baseline = load(render.baseline_source(spec))
     cases = list(itertools.product(found.sizes, spec.dtype_bindings(), LAYOUTS, DISTRIBUTIONS))
@@ -154,7 +169,8 @@ def failures(found: Sample, *, thorough: bool = True, most: int | None = None, v
     said = []
     tried = [schedule for schedule in schedules(plan) if variant in (None, schedule.variant)]
     assert tried
-    for schedule in order.sample(tried, min(len(tried), most or len(tried))):
+    more = [] if thorough else searched(plan, found, order, SEARCHED)
+    for schedule in [*order.sample(tried, min(len(tried), most or len(tried))), *more]:
         text = render.triton_source(plan.with_table((TableRow((), schedule),)))
         operator = judge.Operator(
             name="op", kernel=load(text).op, baseline=baseline.op, reference=baseline.reference,

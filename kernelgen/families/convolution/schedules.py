@@ -154,8 +154,12 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
 
 
 def holds(body: Body, schedule: Schedule, itemsize: int) -> str | None:
-    """Why the windows of a pool are not whole within a tile."""
-    if not isinstance(body, ConvolutionBody) or schedule.variant == LIBRARY or not body.pool:
+    """Why the channels that are reduced, or the windows of a pool, are not whole within a tile."""
+    if not isinstance(body, ConvolutionBody) or schedule.variant == LIBRARY:
+        return None
+    if reduces(body) and schedule.int("BLOCK_N") < body.width:
+        return f"tiles of {schedule.int('BLOCK_N')} channels, where {body.width} are reduced"
+    if not body.pool:
         return None
     sides = dict(zip(list(_SIDES)[-body.rank :], body.pool, strict=True))
     if schedule.variant == BOXES and any(schedule.int(f"BLOCK_{d}") % side for d, side in sides.items()):

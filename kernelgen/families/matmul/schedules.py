@@ -280,6 +280,8 @@ def holds(body: Body, schedule: Schedule, itemsize: int) -> str | None:
     if multiplies_float8(body) and schedule.int("BLOCK_K") < FLOAT8_DEPTH:
         return f"fewer than {FLOAT8_DEPTH} numbers of float8 at once"
     rows, cols = schedule.int("BLOCK_M"), schedule.int("BLOCK_N")
+    if reduces(body) and cols < body.width:
+        return f"tiles of {cols} columns, where rows of {body.width} are reduced"
     if rows * cols * _sums(body) > 256 * 32 * schedule.int("num_warps"):
         return "more than 256 sums a thread"
     passing = _stored_bytes(body, itemsize) + _loaded_tiles(body) * itemsize
