@@ -34,10 +34,13 @@ class Schedule:
         return {"variant": self.variant, "values": dict(self.values)}
 
     def __getitem__(self, name: str) -> Scalar:
-        return dict(self.values)[name]
+        for known, value in self.values:
+            if known == name:
+                return value
+        raise KeyError(name)
 
     def get(self, name: str, default: Scalar | None = None) -> Scalar | None:
-        return dict(self.values).get(name, default)
+        return next((value for known, value in self.values if known == name), default)
 
     def int(self, name: str) -> int:
         """An integer value; a schedule without it is a fault of the family that made it."""

@@ -2,7 +2,8 @@
 
     python docs/benchmarks/contractions.py                    # all of them; one GPU, about 8 minutes with 16 cores
     python docs/benchmarks/contractions.py --only matmul linear_gelu --prepare-s 400
-    python docs/benchmarks/contractions.py --table            # contractions.md from contractions.json, anywhere
+    python docs/benchmarks/contractions.py --merge FILE...    # the rows of other runs, anywhere
+    python docs/benchmarks/contractions.py --table            # the pages from the data, anywhere
 
 Beside eager, torch.compile and max-autotune stand other calls of torch's, where they compute the same: every backend of
 scaled_dot_product_attention, flex_attention compiled, attention of packed sequences, convolutions in channels-last.
@@ -42,7 +43,7 @@ NAMES = (
     *("linear_cross_entropy", "attention", "attention_causal", "attention_gqa", "attention_gqa_decode"),
     *("attention_paged_decode", "attention_decode_fp8", "attention_alibi", "attention_softcap", "attention_window"),
     *("attention_sinks", "attention_rope", "attention_varlen", "attention_varlen_causal", "conv2d_bias_relu"),
-    *("conv2d_bn_relu", "conv1d_gelu", "conv3d_bias", "conv_transpose2d_bias", "depthwise_separable"),
+    *("conv2d_bn_relu", "conv1d_gelu", "conv3d_bias", "conv_transpose2d_bias", "depthwise_separable", "patch_embed"),
 )
 PREPARE_S, MEASURING_S = 300.0, 240.0
 """How long preparing may take, unless --prepare-s says otherwise, and measuring."""
@@ -372,6 +373,24 @@ def table(data: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def data_of(device: str) -> Path:
+    """Where the rows of a device are: those of the H200 beside this file, others by their name."""
+    other = "" if "H200" in device else "_" + device.split()[1].lower()
+    return HERE / f"contractions{other}.json"
+
+
+def merged(data: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """The data with all rows of the operators that another run on the same device and versions measured."""
+    told = ("device", "torch", "triton")
+    if any(data[key] != other[key] for key in told):
+        raise SystemExit(f"not merged: {[other[key] for key in told]} is not {[data[key] for key in told]}")
+    anew = {row["operator"] for row in other["rows"] if row.get("over")}
+    rows = [row for row in data["rows"] if row.get("operator") not in anew]
+    rows += [row for row in other["rows"] if row.get("operator") in anew]
+    order = {name: i for i, name in enumerate(sorted(NAMES))}
+    return {**data, "rows": sorted(rows, key=lambda row: order.get(row.get("operator"), len(order)))}
+
+
 def _line(row: dict[str, Any]) -> str:
     us, over = row["us"], row["over"]
     name, (best, low, high) = min(over.items(), key=lambda pair: pair[1][0])
@@ -413,13 +432,22 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--prepare-s", type=float, default=PREPARE_S, help="how long preparing may take")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2))
-    parser.add_argument("--table", action="store_true", help="only write contractions.md from contractions.json")
+    parser.add_argument(
+        "--merge", type=Path, nargs="+", metavar="FILE", default=[], help="take what was measured elsewhere"
+    )
+    parser.add_argument("--table", action="store_true", help="only write the pages from the data")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         small.work(Worker)
-    elif options.table:
-        write(HERE / "contractions.md", table(json.loads((HERE / "contractions.json").read_text("utf-8"))))
+    elif options.table or options.merge:
+        for one in options.merge:
+            new = json.loads(one.read_text("utf-8"))
+            path = data_of(new["device"])
+            data = merged(json.loads(path.read_text("utf-8")), new) if path.exists() else new
+            write(path, json.dumps(data, indent=1) + "\n")
+        for path in sorted(HERE.glob("contractions*.json")):
+            write(path.with_suffix(".md"), table(json.loads(path.read_text("utf-8"))))
     else:
         until = (options.prepare_s, options.prepare_s + MEASURING_S)
         names = options.only or list(NAMES)

@@ -68,6 +68,14 @@ def block(name: str, choices: tuple[int, ...], meaning: str) -> Parameter:
     return Parameter(name, choices, "block_size", "constexpr", meaning)
 
 
+Refusal = Callable[[Schedule], str | None]
+"""Why a schedule cannot be used; None if it can."""
+
+
+def _refuses_nothing(schedule: Schedule) -> None:
+    return None
+
+
 def _as_it_is(graph: Graph) -> Graph:
     return graph
 
@@ -135,9 +143,9 @@ class Family:
     """Device functions of `helpers.py.jinja` by those that they stand in for."""
     sets: Callable[[Body], Mapping[str, ScheduleSet]] = lambda body: {}
     """Schedules that it names together."""
-    holds: Callable[[Body, Schedule, int], str | None] = lambda body, schedule, itemsize: None
+    room: Callable[[Body, int], Refusal] = lambda body, itemsize: _refuses_nothing
     """Why a program of a GPU has no room for a schedule of these values, with elements of so many bytes, beyond what
-    the variant says of any; None if it has."""
+    the variant says of any. A search asks for thousands of schedules: what is the same of all is found once."""
     fits: Callable[[Body, Chip, Schedule, int], str | None] = lambda body, chip, schedule, columns: None
     """Why a core of a chip cannot hold a schedule for rows of so many columns; None if it can."""
 
@@ -151,6 +159,10 @@ class Family:
 
     def legal(self, schedule: Schedule, columns: int, itemsize: int) -> str | None:
         return self.of(schedule.variant).legal(schedule, columns, itemsize)
+
+    def holds(self, body: Body, schedule: Schedule, itemsize: int) -> str | None:
+        """The answer of `room` for one schedule."""
+        return self.room(body, itemsize)(schedule)
 
     def default(self, variant: str) -> Schedule:
         return self.of(variant).default

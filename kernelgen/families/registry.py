@@ -156,11 +156,12 @@ def legality(plan: LoweredPlan, cases: Sequence[Case]) -> Callable[[Schedule], s
         return lambda schedule: next(filter(None, (refused(schedule) for refused in each)), None)
     family, body, chip = family_of(plan), body_of(plan), plan.chip
     rows_of = sorted({(columns(plan, case), itemsize(plan, case)) for case in cases}, reverse=True)
+    rooms = {size: family.room(body, size) for _, size in rows_of}
 
     def refusal(schedule: Schedule) -> str | None:
         for width, size in rows_of:
             reason = family.legal(schedule, width, size) or lanes.refusal(body, schedule)
-            room = family.fits(body, chip, schedule, width) if chip else family.holds(body, schedule, size)
+            room = family.fits(body, chip, schedule, width) if chip else rooms[size](schedule)
             if reason := reason or room:
                 return reason
         return None

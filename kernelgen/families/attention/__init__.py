@@ -162,5 +162,5 @@ FAMILY = Family(
     NAME, takes, schedules.every(build), lambda body: schedules.variants(_own(body)), _first_table, _starts,
     body=_body, notes=_notes, too_large=_too_large, limits=lambda spec, body: limits(body, _longest(spec)),
     sizes=sizes_of, products=_products,
-    holds=schedules.holds, of_nothing=True, sets=lambda body: sets.sets(_own(body)),
+    room=schedules.room, of_nothing=True, sets=lambda body: sets.sets(_own(body)),
 )  # fmt: skip

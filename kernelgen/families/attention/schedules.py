@@ -10,7 +10,7 @@ from dataclasses import replace
 from kernelgen.families.attention.lowering import AttentionBody
 from kernelgen.families.attention.writer import length, power
 from kernelgen.families.family import LIBRARY as LIBRARY
-from kernelgen.families.family import Kernels, Table, Variant
+from kernelgen.families.family import Kernels, Refusal, Table, Variant
 from kernelgen.families.forms import PRINTED
 from kernelgen.families.kernel import Body
 from kernelgen.frontend.indices import Expr, leaves
@@ -81,17 +81,22 @@ SHARED_BYTES = 232_448
 """What a program may have of shared memory on sm_90 (CUDA C++ Programming Guide, table of technical specifications)."""
 
 
-def holds(body: Body, schedule: Schedule, itemsize: int) -> str | None:
+def room(body: Body, itemsize: int) -> Refusal:
     """Why a program has no room for its blocks of keys and values in flight, and whatever else moves with both."""
-    if not isinstance(body, AttentionBody) or schedule.variant == LIBRARY:
-        return None
+    assert isinstance(body, AttentionBody)
     moving = {run.index: e.name for e in body.layout.extents for run in e.runs}
-    keys, width = schedule.int("BLOCK_N"), 0
+    width = 0
     for access in body.layout.accesses:
         along = {moving[name] for index, _ in access.terms for name in _mentioned(index, body)}
         width += max((power(body, name) or 128 for name in along & {"d", "e"}), default=0) if "n" in along else 0
-    taken = keys * width * itemsize * max(schedule.int("num_stages"), 1)
-    return f"blocks of more than {SHARED_BYTES} bytes of shared memory" if taken > SHARED_BYTES else None
+
+    def refusal(schedule: Schedule) -> str | None:
+        if schedule.variant == LIBRARY:
+            return None
+        taken = schedule.int("BLOCK_N") * width * itemsize * max(schedule.int("num_stages"), 1)
+        return f"blocks of more than {SHARED_BYTES} bytes of shared memory" if taken > SHARED_BYTES else None
+
+    return refusal
 
 
 def _mentioned(index: str | Expr, body: AttentionBody) -> tuple[str, ...]:
@@ -105,7 +110,8 @@ def _mentioned(index: str | Expr, body: AttentionBody) -> tuple[str, ...]:
 def _fitting(body: AttentionBody, schedule: Schedule, itemsize: int) -> Schedule:
     """As many blocks in flight as there is room for."""
     fewer = (schedule.replace(num_stages=stages) for stages in (2, 1))
-    return next((s for s in (schedule, *fewer) if holds(body, s, itemsize) is None), schedule)
+    refusal = room(body, itemsize)
+    return next((s for s in (schedule, *fewer) if refusal(s) is None), schedule)
 
 
 def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:

@@ -12,7 +12,7 @@ from math import inf, prod
 from kernelgen.families.convolution.lowering import PART_CHANNELS, SPACE, ConvolutionBody, may_have_parts
 from kernelgen.families.convolution.phases import phases_of
 from kernelgen.families.family import LIBRARY as LIBRARY
-from kernelgen.families.family import Kernels, Table, Variant
+from kernelgen.families.family import Kernels, Refusal, Table, Variant
 from kernelgen.families.forms import PRINTED
 from kernelgen.families.kernel import Body
 from kernelgen.families.matmul.kernels import reduces
@@ -153,18 +153,22 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     return None
 
 
-def holds(body: Body, schedule: Schedule, itemsize: int) -> str | None:
+def room(body: Body, itemsize: int) -> Refusal:
     """Why the channels that are reduced, or the windows of a pool, are not whole within a tile."""
-    if not isinstance(body, ConvolutionBody) or schedule.variant == LIBRARY:
-        return None
-    if reduces(body) and schedule.int("BLOCK_N") < body.width:
-        return f"tiles of {schedule.int('BLOCK_N')} channels, where {body.width} are reduced"
-    if not body.pool:
-        return None
-    sides = dict(zip(list(_SIDES)[-body.rank :], body.pool, strict=True))
-    if schedule.variant == BOXES and any(schedule.int(f"BLOCK_{d}") % side for d, side in sides.items()):
-        return "a box that is no whole number of windows"
-    return None if schedule.int("BLOCK_M") % prod(body.pool) == 0 else "a tile that is no whole number of windows"
+    assert isinstance(body, ConvolutionBody)
+    whole, windows = body.width if reduces(body) else 0, prod(body.pool)
+    sides = dict(zip(list(_SIDES)[-body.rank :], body.pool, strict=True)) if body.pool else {}
+
+    def refusal(schedule: Schedule) -> str | None:
+        if schedule.variant == LIBRARY:
+            return None
+        if schedule.int("BLOCK_N") < whole:
+            return f"tiles of {schedule.int('BLOCK_N')} channels, where {whole} are reduced"
+        if schedule.variant == BOXES and any(schedule.int(f"BLOCK_{d}") % side for d, side in sides.items()):
+            return "a box that is no whole number of windows"
+        return None if schedule.int("BLOCK_M") % windows == 0 else "a tile that is no whole number of windows"
+
+    return refusal
 
 
 def first_table(body: ConvolutionBody, widths: Sequence[int] = ()) -> Table:
@@ -211,7 +215,7 @@ def _of_few(body: ConvolutionBody, box: Schedule, turned: Schedule) -> Table:
         return ()
     # each as three TF32 numbers
     half = box.replace(**{"BLOCK_M": 128, ("BLOCK_H" if body.rank == 2 else "BLOCK_W"): _half_side(box, body.rank)})
-    small = (half if holds(body, half, 0) is None else box).replace(BLOCK_N=64, BLOCK_K=32, num_warps=4)
+    small = (half if room(body, 0)(half) is None else box).replace(BLOCK_N=64, BLOCK_K=32, num_warps=4)
     return (table_row(small, C=None if channels else PART_CHANNELS),)
 
 
@@ -353,7 +357,7 @@ def _boxes(body: ConvolutionBody) -> dict[int, Schedule]:
         found = {w: _BOXES.replace(BLOCK_D=2, BLOCK_H=128 // w, BLOCK_W=w) for w in (32, 16)}
         found[8] = _BOXES.replace(BLOCK_M=128, BLOCK_D=2, BLOCK_H=8, BLOCK_W=8)
     deep = {width: _with_depth(body, box) for width, box in found.items()}
-    return {w: box for w, box in deep.items() if holds(body, box, 0) is None} or deep
+    return {w: box for w, box in deep.items() if room(body, 0)(box) is None} or deep
 
 
 def _is_plane_of_phases(body: ConvolutionBody) -> bool:
@@ -366,7 +370,7 @@ def may_pool(body: ConvolutionBody) -> bool:
     return (
         max(body.pool) <= POOLED
         and any(s.variant != LIBRARY for s in table)
-        and all(holds(body, s, 0) is None for s in table)
+        and all(room(body, 0)(s) is None for s in table)
     )
 
 
@@ -433,7 +437,7 @@ def starts(body: ConvolutionBody) -> tuple[Schedule, ...]:
         found[STRIPS] = (strip, strip.replace(BLOCK_N=64), strip.replace(BLOCK_N=64, BLOCK_K=64))
     found[FOLDED] = (_FOLDED, *([_POINTS] if prod(body.window) == 1 else []))
     every_one = (s for v in variants(body) for s in found.get(v, (_DEFAULTS[v],)))
-    return tuple(s for s in dict.fromkeys(every_one) if holds(body, s, 0) is None)
+    return tuple(s for s in dict.fromkeys(every_one) if room(body, 0)(s) is None)
 
 
 def _pixels(box: Schedule) -> int:

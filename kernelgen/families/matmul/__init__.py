@@ -168,5 +168,5 @@ def _too_large(spec: OperatorSpec, body: Body) -> tuple[str, str]:
 FAMILY = Family(
     NAME, takes, schedules.every(build), lambda body: schedules.variants(_own(body)), _first_table, _starts,
     body=_body, notes=_notes, too_large=_too_large, sizes=_sizes, products=_products,
-    holds=schedules.holds,
+    room=schedules.room,
 )  # fmt: skip

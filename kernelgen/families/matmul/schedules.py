@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.family import LIBRARY as LIBRARY
-from kernelgen.families.family import Kernels, Table, Variant
+from kernelgen.families.family import Kernels, Refusal, Table, Variant
 from kernelgen.families.forms import PRINTED
 from kernelgen.families.kernel import Body
 from kernelgen.families.matmul.kernels import has_reductions, reduces
@@ -258,36 +258,53 @@ def _fitting(body: ProductBody, schedule: Schedule) -> Schedule:
     """Programs that stay where there is room for that, and as many tiles in flight as there is room for."""
     schedule = schedule if stays(body) else schedule.replace(persistent=False)
     leaving = [schedule.replace(persistent=False, num_stages=stages) for stages in (4, 3, 2)]
-    parts = ((s, _divided(body, s)) for s in (schedule, *leaving))
-    return next((s for s, own in parts if legal(own, 0, 2) is None and holds(body, own, 2) is None), leaving[-1])
+    parts, refusal = ((s, _divided(body, s)) for s in (schedule, *leaving)), room(body, 2)
+    return next((s for s, own in parts if legal(own, 0, 2) is None and refusal(own) is None), leaving[-1])
 
 
-def holds(body: Body, schedule: Schedule, itemsize: int) -> str | None:
-    """Why a program has no room for a schedule of these values. Tiles that the epilogue loads or stores pass through
-    shared memory: where programs stay, beside the factors of the next tile, else in their place."""
-    if not isinstance(body, ProductBody) or schedule.variant == LIBRARY:
-        return None
-    if schedule.variant == WRITTEN and body.written:
-        body = body.written.body
-    group = group_size(body)
-    if schedule.variant == VECTOR:
-        whole = not group or schedule.int("BLOCK_K") % group == 0
-        return None if whole else f"blocks that are no multiples of the {group} elements of a group"
-    if group and group % schedule.int("BLOCK_K"):
-        return f"blocks that do not divide the {group} elements of a group"
-    if body.in_three and schedule.variant == BOXES and itemsize == ITEMSIZE["float32"]:
-        return "sums of float32 that matrix units would cut off"
-    if multiplies_float8(body) and schedule.int("BLOCK_K") < FLOAT8_DEPTH:
-        return f"fewer than {FLOAT8_DEPTH} numbers of float8 at once"
-    rows, cols = schedule.int("BLOCK_M"), schedule.int("BLOCK_N")
-    if reduces(body) and cols < body.width:
-        return f"tiles of {cols} columns, where rows of {body.width} are reduced"
-    if rows * cols * _sums(body) > 256 * 32 * schedule.int("num_warps"):
-        return "more than 256 sums a thread"
+def room(body: Body, itemsize: int) -> Refusal:
+    """Why a program has no room for a schedule. Tiles that the epilogue loads or stores pass through shared memory:
+    where programs stay, beside the factors of the next tile, else in their place."""
+    assert isinstance(body, ProductBody)
+    own = _room(body, itemsize)
+    written = _room(body.written.body, itemsize) if body.written else own
+
+    def refusal(schedule: Schedule) -> str | None:
+        if schedule.variant == LIBRARY:
+            return None
+        return (written if schedule.variant == WRITTEN else own)(schedule)
+
+    return refusal
+
+
+def _room(body: ProductBody, itemsize: int) -> Refusal:
+    """The same of the kernels that multiply what a body says."""
+    group, sums, whole = group_size(body), _sums(body), body.width if reduces(body) else 0
+    is_cut = body.in_three and itemsize == ITEMSIZE["float32"]
+    depth = FLOAT8_DEPTH if multiplies_float8(body) else 0
     passing = _stored_bytes(body, itemsize) + _loaded_tiles(body) * itemsize
-    beside = passing * rows * cols if schedule.get("persistent") else 0
     parts = 2 if body.lows else 1
-    return _too_much(schedule, itemsize, beside, parts * len(body.firsts), parts * len(body.seconds))
+    firsts, seconds = parts * len(body.firsts), parts * len(body.seconds)
+
+    def refusal(schedule: Schedule) -> str | None:
+        if schedule.variant == VECTOR:
+            divides = not group or schedule.int("BLOCK_K") % group == 0
+            return None if divides else f"blocks that are no multiples of the {group} elements of a group"
+        if group and group % schedule.int("BLOCK_K"):
+            return f"blocks that do not divide the {group} elements of a group"
+        if is_cut and schedule.variant == BOXES:
+            return "sums of float32 that matrix units would cut off"
+        if schedule.int("BLOCK_K") < depth:
+            return f"fewer than {depth} numbers of float8 at once"
+        rows, cols = schedule.int("BLOCK_M"), schedule.int("BLOCK_N")
+        if cols < whole:
+            return f"tiles of {cols} columns, where rows of {whole} are reduced"
+        if rows * cols * sums > 256 * 32 * schedule.int("num_warps"):
+            return "more than 256 sums a thread"
+        beside = passing * rows * cols if schedule.get("persistent") else 0
+        return _too_much(schedule, itemsize, beside, firsts, seconds)
+
+    return refusal
 
 
 def _stored_bytes(body: ProductBody, itemsize: int) -> int:
