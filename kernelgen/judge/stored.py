@@ -254,7 +254,9 @@ class Stored(EagerMode):
             self._noted.append((a.detach().clone(), b.detach().clone()))
         mask = next(self._hidden, None)
         if mask is not None:
-            exact = sums_of_the_seen(exact, called, (a, b), mask, nan=self._hides_nan)
+            pair = a.detach(), b.detach()
+            seen = sums_of_the_seen(exact.detach(), called, pair, mask, nan=self._hides_nan)
+            exact = _Replaced.apply(exact, seen)  # type: ignore[no-untyped-call]
         if self._errors is None:
             return exact
         with torch.no_grad():  # autograd looks at attention's products later; errors have no gradient
@@ -282,6 +284,18 @@ class Stored(EagerMode):
         assert self._errors is not None
         of_rows = x.new_empty((*x.shape[:-1], 1)).uniform_(1, 2, generator=self._errors.generator)
         return self._rounded(x * of_rows) / of_rows
+
+
+class _Replaced(torch.autograd.Function):
+    """Other values of a tensor, with its gradient: that of a sum is the same whatever it comes to, be that infinite."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        return values
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grads[0], None
 
 
 def _flushed(x: torch.Tensor) -> torch.Tensor:

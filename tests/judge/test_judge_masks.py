@@ -266,6 +266,27 @@ def test_a_row_without_keys_has_no_gradient():
     assert not nothing[0].any()
 
 
+def test_the_gradient_of_a_sum_without_what_a_mask_hides_passes_an_infinite_one():
+    """A sum that is infinite has a gradient as any other has: of v that is p^T g, whatever p v comes to."""
+
+    def gradient(g, q, k, v, mask):
+        with torch.enable_grad():
+            v = v.detach().requires_grad_()
+            out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+            return torch.autograd.grad(out, v, g)
+
+    mask = torch.tensor([[True, True, False], [False, False, True]])
+    g, q, k, v = (torch.randn(n, 4, generator=torch.Generator().manual_seed(n)).double() for n in (2, 2, 3, 3))
+    weights = torch.softmax(torch.where(mask, q @ k.mT / 2, -torch.inf), -1)
+    v[0, 1], v[2, 2] = torch.inf, torch.nan
+    plain, noted = Storing(torch.float64, multiplies=True), []
+    in_float64(gradient, (g, q, k, v, mask), stored=replace(plain, noted=(first := [])))
+    in_float64(gradient, (g, q + 1, k + 1, v.nan_to_num(1, 1), mask), stored=replace(plain, noted=noted))
+    hides = masks.hidden([first, noted])
+    (found,) = in_float64(gradient, (g, q, k, v, mask), stored=replace(plain, hidden=hides))
+    torch.testing.assert_close(found, weights.mT @ g)
+
+
 def test_a_hidden_weight_that_is_nan_is_left_out_as_well():
     """Torch has NaN in all weights of a row of which one score is NaN, a kernel has 0 where a mask hides."""
     nan, inf = float("nan"), float("inf")
@@ -286,13 +307,16 @@ def test_a_hidden_weight_that_is_nan_is_left_out_as_well():
 
 
 @pytest.mark.parametrize(
-    ("name", "sizes", "seed"),
+    ("name", "sizes", "dtype", "seed"),
     [
-        ("attention_varlen", {"M": 2, "H": 255, "D": 2, "N": 3, "P": 3}, 0),
-        ("attention_varlen_causal", {"M": 2, "D": 3, "N": 257, "P": 3}, 4),
+        ("attention_varlen", {"M": 2, "H": 255, "D": 2, "N": 3, "P": 3}, "float32", 0),
+        ("attention_varlen_causal", {"M": 2, "D": 3, "N": 257, "P": 3}, "float32", 4),
+        ("attention_varlen_causal", {"M": 66, "D": 34, "N": 66, "P": 33}, "bfloat16", 1),
     ],
 )
-def test_gradients_of_attention_are_right_where_torch_has_nan_through_what_a_mask_hides(name, sizes, seed, monkeypatch):
+def test_gradients_of_attention_are_right_where_torch_has_nan_through_what_a_mask_hides(
+    name, sizes, dtype, seed, monkeypatch
+):
     """As torch has it on a GPU, where it computes by the formula what its fused kernels do not take."""
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "operators" / name)
     shipped = importlib.import_module(f"{name}_gradients_accuracy").OPERATOR
@@ -305,7 +329,7 @@ def test_gradients_of_attention_are_right_where_torch_has_nan_through_what_a_mas
         return computed
 
     op = replace(shipped, baseline=by_formula(shipped.baseline), reference=by_formula(shipped.reference))
-    case = judge.Case(sizes, {"T": "float32"}, hidden=True)
+    case = judge.Case(sizes, {"T": dtype}, hidden=True)
     found = judge.accuracy_case(op, case, distributions=("specials",), seeds=1, seed=seed)
     assert found.passed, found.message
 
