@@ -208,6 +208,13 @@ def test_the_page_of_gradients_is_made_from_its_data(monkeypatch: pytest.MonkeyP
     assert {row["operator"] for row in data["rows"]} == set(gradients.NAMES)
 
 
+def test_the_page_of_an_earlier_commit_is_made_from_its_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(FOLDER)
+    since = importlib.import_module("since")
+    data = json.loads((FOLDER / "since.json").read_text("utf-8"))
+    assert (FOLDER / "since.md").read_text("utf-8") == since.table(data), "python docs/benchmarks/since.py --table"
+
+
 def test_small_shapes_are_of_the_operators_that_have_them(small: ModuleType) -> None:
     """A shape for every size of the spec, and cut shapes no larger than they say."""
     for name in (*small.OTHER, *small.CUT):

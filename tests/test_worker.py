@@ -336,11 +336,11 @@ def test_no_program_fits() -> None:
 def test_results_of_eight_bit_floats_are_compared() -> None:
     import torch
 
-    from kernelgen.worker.gpu import _apart
+    from kernelgen.worker.gpu import _close
 
     right, wrong = (torch.tensor(v).to(torch.float8_e4m3fn) for v in ([1.0, 448.0, math.nan], [1.0, 2.0, math.nan]))
-    assert not _apart(right, right)
-    assert _apart(wrong, right)
+    assert _close(right, right)
+    assert not _close(wrong, right)
 
 
 def test_a_race_takes_what_is_multiplied_as_tf32_for_what_is_not() -> None:
@@ -348,16 +348,16 @@ def test_a_race_takes_what_is_multiplied_as_tf32_for_what_is_not() -> None:
     import torch.nn.functional as F
 
     from kernelgen.judge.stored import tf32
-    from kernelgen.worker.gpu import _apart
+    from kernelgen.worker.gpu import _close
 
     generator = torch.Generator().manual_seed(0)
     x, w = (torch.randn(shape, generator=generator) for shape in ((1, 3, 8, 16, 16), (16, 3, 3, 3, 3)))
     exact = torch.softmax(F.conv3d(x, w), 1)
     rounded = torch.softmax(F.conv3d(tf32(x), tf32(w)), 1).float()
     without_a_tap = torch.softmax(F.conv3d(x[..., 1:], w[..., 1:]), 1)
-    assert not _apart(rounded, exact, has_products=True)
-    assert _apart(rounded, exact, has_products=False)
-    assert _apart(without_a_tap, exact, has_products=True)
+    assert _close(rounded, exact, has_products=True)
+    assert not _close(rounded, exact, has_products=False)
+    assert not _close(without_a_tap, exact, has_products=True)
 
 
 def test_a_race_takes_what_is_rounded_on_the_way_for_what_is_not() -> None:
@@ -382,6 +382,32 @@ def test_a_race_takes_what_is_rounded_on_the_way_for_what_is_not() -> None:
         return exact(x[:, :-64], w[:, :-64])
 
     assert (current(*inputs()) - exact(*inputs())).abs().max() > 2e-2
+
+    def without_columns(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.where(torch.arange(len(w)) < 192, exact(x, w), 0)
+
     _check_against(current, exact, inputs(), has_products=True)
+    for wrong in (without_a_tile, without_columns, lambda x, w: 0 * exact(x, w)):
+        with pytest.raises(WrongError, match="differs"):
+            _check_against(current, wrong, inputs(), has_products=True)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "got"),
+    [
+        ([1.0, math.nan], [1.0, math.inf]), ([1.0, math.inf], [1.0, -math.inf]), ([1.0, -math.inf], [1.0, math.nan]),
+        ([6e4, -6e4], [-6e4, 6e4]), ([1.0, 2.0], [1.0, math.nan]),
+    ],
+)  # fmt: skip
+def test_a_race_tells_numbers_from_what_is_none(wanted: list[float], got: list[float]) -> None:
+    import torch
+
+    from kernelgen.worker.gpu import _check_against
+    from kernelgen.worker.operations import WrongError
+
+    def giving(values: list[float]) -> Any:
+        return lambda x: (x[:0], torch.tensor(values, dtype=torch.float16))
+
+    _check_against(giving(wanted), giving(wanted), [torch.randn(4)], has_products=False)
     with pytest.raises(WrongError, match="differs"):
-        _check_against(current, without_a_tile, inputs(), has_products=True)
+        _check_against(giving(wanted), giving(got), [torch.randn(4)], has_products=False)

@@ -1,7 +1,7 @@
 """Measure the shipped kernels against those of an earlier commit: their speed in one run, and their text.
 
     python docs/benchmarks/since.py 62b5ed4a                  # against a commit; one GPU, 6 minutes with 16 cores
-    python docs/benchmarks/since.py FOLDER --only softmax     # against an operators/ folder of that time
+    python docs/benchmarks/since.py FOLDER --called 62b5ed4a --only softmax    # against the operators/ of that commit
     python docs/benchmarks/since.py --merge FILE              # the rows of FILE, measured beside; anywhere
     python docs/benchmarks/since.py --table                   # since.md from since.json, anywhere
 
@@ -193,12 +193,14 @@ def table(data: dict[str, Any]) -> str:
     timed = {row["operator"] for row in rows}
     untimed = [f"- {row['operator']} {row['case']}: {row['failed']}" for row in data["rows"] if row.get("failed")]
     untimed += [f"- {name}: not ready in time" for name in data["texts"] if name not in timed]
-    return "\n".join([*out, *(["", "Not timed:", *untimed] if untimed else [])]) + "\n"
+    out += ["", "Not timed:", *untimed] if untimed else []
+    return "\n".join([*out, *(["", *data["since"]] if "since" in data else [])]) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("against", nargs="?", default=COMMIT, help="a commit, or an operators/ folder of that time")
+    parser.add_argument("--called", metavar="COMMIT", help="of which commit a folder is")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", HERE)) / "since.json")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1))
@@ -218,12 +220,14 @@ def main() -> None:
         write(path, json.dumps(data, indent=1) + "\n")
         write(HERE / "since.md", table(data))
     else:
+        if Path(options.against).is_dir() and not options.called:
+            parser.error(f"{options.against} is a folder: --called says of which commit")
         folder = operators_of(options.against)
         os.environ[OLD] = str(folder)
         names = [name for name in options.only or operators() if text_of(folder, name)]
         until = (options.seconds / 2, options.seconds)
         data = small.run(names, ["all"], options.out, options.workers, Path(__file__), until)
-        against = COMMIT if Path(options.against).is_dir() else options.against
+        against = options.called or options.against
         write(options.out, json.dumps({**data, "against": against, "texts": texts(folder, names)}, indent=1) + "\n")
 
 

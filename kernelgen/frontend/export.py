@@ -395,6 +395,8 @@ def dim_of(expression: Any, symbols: dict[Any, Atom]) -> Dim:
         return (symbols[expression],)
     first = {name: symbol for symbol, name in reversed(symbols.items())}  # sizes that were found equal: A + A is 2 * A
     expression = expression.subs({s: first[symbols[s]] for s in expression.free_symbols & symbols.keys()})
+    if type(expression).__name__ == "Add":  # torch multiplies out: (D + 1) * D is D ** 2 + D
+        expression = expression.factor()
     if not hasattr(expression, "as_coeff_mul"):
         raise Refused(f"a condition on sizes: {expression}")
     coefficient, factors = expression.as_coeff_mul()

@@ -45,11 +45,11 @@ def sums_of_the_seen(
 ) -> torch.Tensor:
     """The sums of products of a pair without those of which a factor is 0 and hidden; `exact`: with them. `nan`:
     without those as well of which a hidden factor is NaN, as torch has weights in rows with NaN."""
-    hides_a, hides_b = (((x == 0) | (x.isnan() & nan)) & hides for x, hides in zip(pair, mask, strict=True))
+    hides_a, hides_b = _hides(pair, mask, nan)
     meets = _meet(hides_a, ~pair[1].isfinite()) or _meet(~pair[0].isfinite(), hides_b)
     if not meets and not bool((pair[0].isnan() & hides_a).any() or (pair[1].isnan() & hides_b).any()):
         return exact
-    a, b = pair = torch.where(hides_a, 0.0, pair[0]), torch.where(hides_b, 0.0, pair[1])
+    a, b = pair = without_hidden(pair, mask, nan=nan)
     no_a, no_b = a == 0, b == 0
 
     def some(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -69,6 +69,17 @@ def sums_of_the_seen(
     finite = called.product(*(torch.where(x.isfinite(), x, 0) for x in pair))
     total = torch.where(above, math.inf, torch.where(below, -math.inf, finite))
     return torch.where(is_nan | (above & below), math.nan, total)
+
+
+def without_hidden(pair: Pair, mask: Pair, *, nan: bool = False) -> Pair:
+    """The factors of a pair with 0 for those that are hidden, which then have no gradient."""
+    hides_a, hides_b = _hides(pair, mask, nan)
+    return torch.where(hides_a, 0.0, pair[0]), torch.where(hides_b, 0.0, pair[1])
+
+
+def _hides(pair: Pair, mask: Pair, nan: bool) -> Pair:
+    hides_a, hides_b = (((x == 0) | (x.isnan() & nan)) & hides for x, hides in zip(pair, mask, strict=True))
+    return hides_a, hides_b
 
 
 def _meet(x: torch.Tensor, y: torch.Tensor) -> bool:

@@ -23,7 +23,7 @@ from . import device as devices
 from .contractions import PRODUCTS, Contraction, Errors, Pair, Precision, contraction, of_matrices, precision
 from .eager import EagerMode
 from .known import Known
-from .masks import sums_of_the_seen
+from .masks import sums_of_the_seen, without_hidden
 from .wrong_products import Wronged
 
 _UNTAGGED = frozenset(["hardswish", "log_sigmoid_forward"])
@@ -256,6 +256,8 @@ class Stored(EagerMode):
         if mask is not None:
             pair = a.detach(), b.detach()
             seen = sums_of_the_seen(exact.detach(), called, pair, mask, nan=self._hides_nan)
+            if exact.requires_grad:
+                exact = called.product(*without_hidden((a, b), mask, nan=self._hides_nan))
             exact = _Replaced.apply(exact, seen)  # type: ignore[no-untyped-call]
         if self._errors is None:
             return exact

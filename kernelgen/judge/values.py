@@ -361,10 +361,12 @@ def _storing(run: _Run, draws: int, generator: torch.Generator, *, again: bool) 
     times = [_FAR if again and n // 2 % _AGAIN else 1.0 for n in range(draws)]
     errors = [Errors(generator, n % 2 > 0, known=run.known, times=t) for n, t in enumerate(times)]
     # a kernel's own products may be torch's at some sizes: its schedule table says where
-    called = replace(products, called=True)
-    ways = [called, replace(called, whole=True)] if products.ours or products.multiplies else [called]
+    called, own = replace(products, called=True), products.ours or products.multiplies
+    ways = [called, replace(called, whole=True)] if own else [called]
     stored = [replace(products, errors=drawn) for drawn in errors]
     anyhow = [replace(s, anyhow=generator) for s in stored * again if s.errors and s.errors.times == 1.0]
+    # its call may add in one step what PyTorch adds in another, and rounds the sum
+    anyhow += [replace(products, ours=False, anyhow=generator)] * (2 * _AGAIN if again and own else 0)
     return [products, *ways, *stored, *anyhow]
 
 
@@ -423,17 +425,16 @@ def _unseen(run: _Run, oracle: Oracle, storing: Sequence[Storing], part: Part) -
 
 
 def _unseen_within(run: _Run, oracle: Oracle, storing: Sequence[Storing], part: Part, most: float) -> Part:
-    """The same by readings from which the candidate is off by no more than `most`."""
+    """The same by readings from which the candidate is off by no more than `most`: the operator's other way, if it has
+    one, is the kernel's own, and goes first."""
     cut = oracle.measure.cut
-    for how in _hiding(run, run.operator.pure, cut):
-        part = _seen_alone(run, oracle, storing, part, how, most)
-    if not bool(in_doubt(part).any()):
-        return part
-    if the_other_way(run.operator, lambda x: x, cut) is None:
-        return part
-    assert run.operator.also is not None
-    for how in _hiding(run, partial(run.operator.also, lambda x: x), cut):
-        part = _seen_the_other_way(run, cut, storing, part, how, most)
+    if the_other_way(run.operator, lambda x: x, cut) is not None:
+        assert run.operator.also is not None
+        for how in _hiding(run, partial(run.operator.also, lambda x: x), cut):
+            part = _seen_the_other_way(run, cut, storing, part, how, most)
+    if bool(in_doubt(part).any()):
+        for how in _hiding(run, run.operator.pure, cut):
+            part = _seen_alone(run, oracle, storing, part, how, most)
     return part
 
 

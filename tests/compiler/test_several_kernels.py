@@ -87,7 +87,7 @@ CORNERS = {
         ["scattered", "out"],
     ),
     "counted of what is computed": (
-        sample("b = (x * 3).clamp(0, 2).long()\nreturn torch.bincount(b, minlength=3)", {"x": "A"}, {"out": "3: int64"}, {"A": 30},
+        sample("b = (x.nan_to_num(0) * 3).clamp(0, 2).long()\nreturn torch.bincount(b, minlength=3)", {"x": "A"}, {"out": "3: int64"}, {"A": 30},
                dtypes=(("T", ("float32",)),)),
         ["b", "out"],
     ),

@@ -64,7 +64,7 @@ def test_alone_they_are_no_reduction(line: str) -> None:
 @pytest.mark.parametrize("lines", ["return x.sum(1).sum(1).sum(1)", "return (x.sum(-1).sum(-1) * y[:, None]).sum(1)"])
 def test_what_would_load_too_much_stays(lines: str) -> None:
     x, out = ("B 4 8 4 D", "B D") if "x.sum(1)" in lines else ("B 4 8 8", "B")
-    found = sample(lines, {"x": x, "y": "B"}, {"out": out}, SIZES, {"B": 1})
+    found = sample(lines, {"x": x, "y": "B"}, {"out": out}, SIZES, {"B": 1, "D": 1})
     assert "pointwise" not in [kernel.family for kernel in plan_of(found.spec()).kernels]
     assert failures(found, thorough=False) == []
 

@@ -533,6 +533,31 @@ def saved_as(dtype):
     return lambda x: (x.float() * 1.37).to(dtype).float() / 1.37
 
 
+@pytest.mark.parametrize("seed", [3, 9])
+def test_a_call_may_round_once_what_pytorch_rounds_twice(seed):
+    """Of a turned input PyTorch stores the product before it adds the bias; a kernel's own call stores the sum alone."""
+
+    def reference(x, w, b):
+        return torch.softmax(torch.nn.functional.linear(x, w, b), -1)
+
+    def kernel(dtype):
+        def calling(x, w, b):
+            logits = torch.addmm(b.float(), x.reshape(-1, x.shape[-1]).float(), w.mT.float()).to(dtype)
+            return torch.softmax(logits.float(), -1).to(x.dtype).view(*x.shape[:-1], len(w))
+
+        return calling
+
+    inputs = (
+        judge.Tensor("x", (2, "M", "K"), "T"), judge.Tensor("w", (256, "K"), "T"), judge.Tensor("b", (256,), "T"),
+    )  # fmt: skip
+    out = (judge.Tensor("out", (2, "M", 256), "T"),)
+    case = judge.Case({"M": 17, "K": 257}, {"T": "float16"}, layout="transposed", hidden=True)
+    for dtype, right in ((torch.float16, True), (torch.bfloat16, False)):
+        op = judge.Operator("o", kernel(dtype), reference, reference, inputs, out, multiplied="T")
+        found = judge.accuracy_case(op, case, distributions=("equal rows",), seeds=1, seed=seed)
+        assert found.passed == right, found.message
+
+
 def test_what_lies_in_memory_on_another_way_may_be_rounded():
     def also(rounded, x):
         return rounded(x * 1.37) / 1.37

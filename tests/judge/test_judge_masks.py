@@ -266,25 +266,33 @@ def test_a_row_without_keys_has_no_gradient():
     assert not nothing[0].any()
 
 
-def test_the_gradient_of_a_sum_without_what_a_mask_hides_passes_an_infinite_one():
-    """A sum that is infinite has a gradient as any other has: of v that is p^T g, whatever p v comes to."""
+def test_gradients_of_sums_without_what_a_mask_hides_are_those_of_what_it_leaves():
+    """Of v also where a sum is infinite: p^T g, whatever p v comes to; of q and k where a hidden v is NaN."""
 
-    def gradient(g, q, k, v, mask):
+    def gradients(g, q, k, v, mask):
         with torch.enable_grad():
-            v = v.detach().requires_grad_()
+            q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
             out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-            return torch.autograd.grad(out, v, g)
+            return torch.autograd.grad(out, (q, k, v), g)
 
-    mask = torch.tensor([[True, True, False], [False, False, True]])
-    g, q, k, v = (torch.randn(n, 4, generator=torch.Generator().manual_seed(n)).double() for n in (2, 2, 3, 3))
-    weights = torch.softmax(torch.where(mask, q @ k.mT / 2, -torch.inf), -1)
+    mask = torch.tensor([[True, True, False], [False, False, True], [True, True, True]])
+    g, q, k, v = (torch.randn(3, 4, generator=torch.Generator().manual_seed(n)).double() for n in range(4))
+    plain = Storing(torch.float64, multiplies=True)
+
+    def noted(*given):
+        pairs = []
+        in_float64(gradients, (*given, mask), stored=replace(plain, noted=pairs))
+        return pairs
+
+    hides = masks.hidden([noted(g, q, k, v), noted(g, q + 1, k + 1, v)])
     v[0, 1], v[2, 2] = torch.inf, torch.nan
-    plain, noted = Storing(torch.float64, multiplies=True), []
-    in_float64(gradient, (g, q, k, v, mask), stored=replace(plain, noted=(first := [])))
-    in_float64(gradient, (g, q + 1, k + 1, v.nan_to_num(1, 1), mask), stored=replace(plain, noted=noted))
-    hides = masks.hidden([first, noted])
-    (found,) = in_float64(gradient, (g, q, k, v, mask), stored=replace(plain, hidden=hides))
-    torch.testing.assert_close(found, weights.mT @ g)
+    found = in_float64(gradients, (g, q, k, v, mask), stored=replace(plain, hidden=hides))
+    weights = torch.softmax(torch.where(mask, q @ k.mT / 2, -torch.inf), -1)
+    torch.testing.assert_close(found[2], weights.mT @ g)
+    v[0, 1] = g[2] = 0
+    found = in_float64(gradients, (g, q, k, v, mask), stored=replace(plain, hidden=hides))
+    right = gradients(g[:1], q[:1], k[:2], v[:2], mask[:1, :2])
+    torch.testing.assert_close(found[0][:1], right[0])
 
 
 def test_a_hidden_weight_that_is_nan_is_left_out_as_well():
