@@ -55,7 +55,6 @@ def cumsum_exclusive_looped_kernel(
     stride_x0,
     stride_xd,
     BLOCK_SIZE_N: tl.constexpr,
-    NUM_STAGES: tl.constexpr,
 ):
     stride_xd = tl.cast(stride_xd, tl.int64)  # cols * stride may pass 2**31
     # the row does not fit in registers: loop over it in blocks
@@ -66,7 +65,7 @@ def cumsum_exclusive_looped_kernel(
     is_last = tl.arange(0, BLOCK_SIZE_N) == BLOCK_SIZE_N - 1
     cumsum_carry = 0.0
     cumsum_lost = 0.0
-    for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+    for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         x = tl.load(
@@ -168,6 +167,41 @@ def cumsum_exclusive_apply_kernel(
         cumsum_carry, cumsum_lost = _two_sum(cumsum_carry, cumsum_lost + cumsum_end)
 
 
+@triton.jit
+def cumsum_exclusive_looped_plain_kernel(
+    x_ptr,
+    out_ptr,
+    N,
+    stride_x0,
+    stride_xd,
+    BLOCK_SIZE_N: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    stride_xd = tl.cast(stride_xd, tl.int64)  # cols * stride may pass 2**31
+    # the row does not fit in registers: loop over it in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+
+    # cumsum_carry: cumsum at the end of the block before
+    # cumsum_lost: rounding error of cumsum_carry
+    is_last = tl.arange(0, BLOCK_SIZE_N) == BLOCK_SIZE_N - 1
+    cumsum_carry = 0.0
+    cumsum_lost = 0.0
+    for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        x = tl.load(
+            x_ptr + row * stride_x0 + (cols - 1) * stride_xd,
+            mask=mask & (cols >= 1),
+            other=0.0,
+        ).to(tl.float32)
+        # cumsum = torch.cumsum(x[..., :-1], dim=-1)
+        cumsum_block = tl.cumsum(x, axis=0)
+        cumsum = cumsum_carry + (cumsum_lost + cumsum_block)
+        tl.store(out_ptr + row * N + cols, cumsum, mask=mask)
+        cumsum_end = tl.sum(tl.where(is_last, cumsum_block, 0.0), axis=0)
+        cumsum_carry, cumsum_lost = _two_sum(cumsum_carry, cumsum_lost + cumsum_end)
+
+
 def next_power_of_2(n: int) -> int:
     """The smallest power of two >= `n`; on the host Triton's takes 2 us per call."""
     return 1 << (n - 1).bit_length()
@@ -182,7 +216,7 @@ SCHEDULES = (
         32768,
         None,
         cumsum_exclusive_looped_kernel,
-        {"BLOCK_SIZE_N": 2048, "NUM_STAGES": 3, "num_warps": 4},
+        {"BLOCK_SIZE_N": 8192, "num_warps": 4},
     ),
     (
         None,
@@ -193,7 +227,7 @@ SCHEDULES = (
     (
         None,
         None,
-        cumsum_exclusive_looped_kernel,
+        cumsum_exclusive_looped_plain_kernel,
         {"BLOCK_SIZE_N": 2048, "NUM_STAGES": 3, "num_warps": 4},
     ),
 )
@@ -271,6 +305,14 @@ def cumsum_exclusive(x: torch.Tensor) -> torch.Tensor:
                 cumsum_parts,
                 out,
                 M,
+                N,
+                *x_view.stride(),
+                **options,
+            )
+        elif kernel is cumsum_exclusive_looped_plain_kernel:
+            kernel[(M,)](
+                x_view,
+                out,
                 N,
                 *x_view.stride(),
                 **options,

@@ -99,7 +99,7 @@ SCHEDULES = (
     (
         None,
         index_select_row_tiles_1d_grid_specialize_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 4096, "ROW_TILES": 8, "num_warps": 2},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "ROW_TILES": 8, "num_warps": 1},
     ),
 )
 
