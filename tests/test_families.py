@@ -378,3 +378,17 @@ INDEPENDENT = {
 def test_dimensions_along_which_results_are_independent(name: str) -> None:
     body, inputs, outputs, wanted = INDEPENDENT[name]
     assert families.independent_dims(plan_of(body, inputs, outputs)) == wanted
+
+
+def test_a_search_sets_out_in_every_variant_that_has_a_legal_schedule() -> None:
+    """Tiles of whole rows in float32 have room for fewer elements at once than in half precision."""
+    spec = load_spec(SPECS["linear_softmax"])
+    graph, notes = frontend.trace(spec)
+    plan = families.lower(spec, graph, notes)
+    half = next(case for case in spec.performance if dict(case.dtypes)["T"] == "float16")
+    single = dataclasses.replace(half, dtypes=(("T", "float32"),))
+    found = {dtype: families.variants(plan, (case,)) for dtype, case in (("half", half), ("single", single))}
+    half_boxes, boxes = ([s for s in found[name] if s.variant == "boxes"] for name in ("half", "single"))
+    assert boxes
+    assert all(families.legal(plan, schedule, single) is None for schedule in boxes)
+    assert all(families.legal(plan, schedule, single) is not None for schedule in half_boxes)

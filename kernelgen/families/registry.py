@@ -11,7 +11,7 @@ from kernelgen.families import lanes, npu, plane_schedules, planes
 from kernelgen.families.convolution import schedules as convolution_schedules
 from kernelgen.families.convolution.lowering import ConvolutionBody
 from kernelgen.families.dtypes import ITEMSIZE
-from kernelgen.families.family import Family
+from kernelgen.families.family import Family, Refusal
 from kernelgen.families.kernel import Body, body_of, elements
 from kernelgen.families.keys import key_tensor, rows_and_bytes
 from kernelgen.families.matmul.kernels import reduces
@@ -65,12 +65,41 @@ def limits(plan: LoweredPlan) -> tuple[tuple[Size, int], ...]:
     return tuple(limit for limit in said if limit[0] in named)
 
 
+FEWER = 3
+"""Steps that a schedule is made smaller by until it is legal."""
+
+
 def variants(plan: LoweredPlan, cases: Sequence[Case]) -> tuple[Schedule, ...]:
-    """The schedules to set out from that can serve all the cases, fitted to their shortest rows and to the most."""
+    """The schedules to set out from that can serve all the cases, fitted to their shortest rows and to the most. Of a
+    variant of which none can, the nearest smaller one that can."""
     shortest = min((columns(plan, case) for case in cases), default=1)
     most = max((rows(plan, case) for case in cases), default=1)
-    found = dict.fromkeys(family_of(plan).starts(body_of(plan), most, shortest, plan.chip))
-    return tuple(s for s in found if all(legal(plan, s, c) is None for c in cases)) or tuple(found)[-1:]
+    found = tuple(dict.fromkeys(family_of(plan).starts(body_of(plan), most, shortest, plan.chip)))
+    refusal = legality(plan, cases)
+    served = {s.variant for s in found if refusal(s) is None}
+    fitted = (s if s.variant in served else _smaller(plan, s, refusal) for s in found)
+    return tuple(dict.fromkeys(s for s in fitted if s and refusal(s) is None)) or found[-1:]
+
+
+def _smaller(plan: LoweredPlan, schedule: Schedule, refusal: Refusal) -> Schedule | None:
+    """The schedule with the fewest values one step smaller that is legal; None where there is none within FEWER."""
+    sizes = {
+        p.name: [c for c in p.choices if isinstance(c, int)]
+        for p in family_of(plan).of(schedule.variant).space
+        if p.strategy in ("block_size", "warp_stage") and p.name != "num_warps"
+    }
+    tried = [schedule]
+    for _ in range(FEWER):
+        steps = (
+            one.replace(**{name: max(lower)})
+            for one in tried
+            for name, choices in sizes.items()
+            if (lower := [c for c in choices if c < one.int(name)])
+        )
+        tried = list(dict.fromkeys(steps))
+        if (legal := next((one for one in tried if refusal(one) is None), None)) is not None:
+            return legal
+    return None
 
 
 def sets(plan: Plan) -> Mapping[str, ScheduleSet]:
