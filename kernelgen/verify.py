@@ -261,7 +261,7 @@ def _smallest(plan: Plan) -> list[Case | None]:
 
 def covering(plan: Plan) -> list[Case]:
     """A case for each line of the schedule table: those that are timed first, then what else is listed, then a listed
-    case with the sizes at the limits of a line that none of them reaches."""
+    case with sizes at the limits of a line, or just beyond, that none of them reaches."""
     if isinstance(plan, WrittenPlan):
         return list(plan.spec.performance[:1])
     listed = (*plan.spec.performance, *plan.spec.accuracy)
@@ -273,20 +273,28 @@ def covering(plan: Plan) -> list[Case]:
 
 
 def _at_limits(plan: LoweredPlan, row: TableRow, listed: Sequence[Case]) -> Iterator[Case]:
-    """Listed cases in which the sizes that a row limits are as large as it serves."""
+    """Listed cases in which the sizes that a row limits are as large as it serves, and with one of them just beyond,
+    which a later row serves."""
     factors = {named.name: named.factors for named in families.named_sizes(plan)}
     for case in listed:
-        sizes = dict(case.sizes)
+        sizes, most = dict(case.sizes), dict[str, int]()
         for name, limit in row.upto:
             free = next((f for f in factors[name] if isinstance(f, str) and f in sizes), None)
             if free is not None:
-                sizes[free] = (1,) if free == ELLIPSIS else 1
+                sizes[free] = _as_size(free, 1)
                 each = families.problem_of(plan, replace(case, sizes=tuple(sizes.items())))[name]
                 if not 0 < each <= limit:  # its other sizes alone are more
                     break
-                sizes[free] = (limit // each,) if free == ELLIPSIS else limit // each
+                most[free] = limit // each
+                sizes[free] = _as_size(free, most[free])
         else:
             yield from _admitted(plan, case, sizes)
+            for free, count in most.items():
+                yield from _admitted(plan, case, sizes | {free: _as_size(free, count + 1)})
+
+
+def _as_size(name: str, value: int) -> SizeValue:
+    return (value,) if name == ELLIPSIS else value
 
 
 def _admitted(plan: LoweredPlan, case: Case, sizes: dict[str, SizeValue]) -> Iterator[Case]:

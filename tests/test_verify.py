@@ -16,7 +16,7 @@ from kernelgen.devices import find
 from kernelgen.families.matmul import schedules
 from kernelgen.outcomes import Status
 from kernelgen.plan import Schedule
-from kernelgen.spec import parse_spec
+from kernelgen.spec import load_spec, parse_spec, shipped_specs
 from kernelgen.spec.model import Case, OperatorSpec, Place, TensorSpec
 from kernelgen.worker.client import Failed
 
@@ -247,5 +247,15 @@ def test_of_a_line_that_serves_less_than_one_element_no_case_is_made() -> None:
     spec = parse_spec(SPEC.replace("x * 2 + 1", "torch.softmax(x, -1)"), "op.yaml")
     plan = families.lower(spec, *frontend.trace(spec))
     reached, none = (replace(plan.table[0], upto=(("row_bytes", bytes_),)) for bytes_ in (4, 2))
-    assert [dict(case.sizes)["D"] for case in verify._at_limits(plan, reached, spec.performance)] == [1]
+    assert [dict(case.sizes)["D"] for case in verify._at_limits(plan, reached, spec.performance)] == [1, 2]
     assert not list(verify._at_limits(plan, none, spec.performance))
+
+
+def test_a_line_beyond_the_limits_of_the_lines_before_it_is_compiled_too() -> None:
+    """Rows of more products than a spec lists: the kernel that serves them was not compiled before somebody had them."""
+    spec = load_spec(next(path for path in shipped_specs() if path.stem == "linear_softmax"))
+    plan = families.lower(spec, *frontend.trace(spec))
+    few = replace(spec, performance=spec.performance[:0])
+    reached = {families.row_of(plan, case) for case in verify.covering(replace(plan, spec=few))}
+    assert len(plan.table) > 2
+    assert reached == set(range(len(plan.table)))
