@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -26,8 +26,8 @@ AHEAD = 8
 CLOSE = {torch.float8_e4m3fn: 2e-1, torch.float16: 2e-2, torch.bfloat16: 1e-1, torch.float32: 1e-3, torch.float64: 1e-3}
 """Relative to the largest value: far beyond what another order of summation changes, far below a wrong tail."""
 STEPS, RUN, SPARED = 4.0, 256, 256
-"""How many times as far as one step of every input moves the current kernel's result a candidate may be from it; of how
-many elements the one that moves most says so; and of how many such runs one may be told by all others."""
+"""A candidate may be STEPS times as far from the current kernel's result as one step of every input moves that: of RUN
+neighbours the element that moves most says how far, for one in SPARED such runs the one that moves most of all."""
 CLOSE_PRODUCTS = 1e-2
 """The same of float32 where there are products: a candidate may multiply as TF32 what the current kernel does not
 (a softmax of a convolution of 81 terms differed by 2.5e-3)."""
@@ -175,27 +175,32 @@ def _check_against(old: Any, new: Any, inputs: Any, has_products: bool) -> None:
 def _close(
     got: torch.Tensor, wanted: torch.Tensor, has_products: bool = False, moved: torch.Tensor | None = None
 ) -> bool:
-    """Whether no element is further from the verified one than CLOSE of the largest. `moved`: the verified result of
-    inputs that differ by a step; then one in SPARED runs of elements may be as far as STEPS times what moved most of
-    all, any other as what moved most of the run: a step that happens to round to the same moves nothing."""
+    """Whether no element is further from the verified one than CLOSE of the largest, or, where `moved` is the verified
+    result of inputs that differ by a step, than that allows (STEPS). A step may happen to round to the same and move
+    nothing, so that a few runs are spared."""
     if got.shape != wanted.shape or got.dtype != wanted.dtype:
         raise WrongError(f"returns {got.dtype} {list(got.shape)}, not {wanted.dtype} {list(wanted.shape)}")
     if not wanted.numel() or not wanted.dtype.is_floating_point:
         return torch.equal(got, wanted)
-    # in pieces, so that a tensor of gigabytes needs no temporaries of its size
-    flat = [x.reshape(-1) for x in (got, wanted, wanted if moved is None else moved)]
-    pieces = [[_wide(x[i : i + PIECE]) for x in flat] for i in range(0, wanted.numel(), PIECE)]
-    largest = max(float(w.nan_to_num(0.0, 0.0, 0.0).abs().max()) for _, w, _ in pieces)
+    largest = max(float(w.nan_to_num(0.0, 0.0, 0.0).abs().max()) for (w,) in _pieces(wanted))
     near = CLOSE_PRODUCTS if has_products and wanted.dtype == torch.float32 else CLOSE[wanted.dtype]
     bound = near * max(1.0, largest)
     if moved is None:
-        return all(bool((_distance(g, w) <= bound).all()) for g, w, _ in pieces)
-    moves = [_of_runs(_distance(m, w).nan_to_num(0.0, 0.0, 0.0)) for _, w, m in pieces]
-    most = max(float(by.max()) for by in moves)
-    errors = [_of_runs(_distance(g, w)) for g, w, _ in pieces]
-    far = sum(int((e > (STEPS * by).clamp_(min=bound)).sum()) for e, by in zip(errors, moves, strict=True))
-    within = all(bool((e <= max(bound, STEPS * most)).all()) for e in errors)
-    return within and far <= sum(len(e) for e in errors) // SPARED
+        return all(bool((_distance(g, w) <= bound).all()) for g, w in _pieces(got, wanted))
+    errors, moves = [], []
+    for g, w, m in _pieces(got, wanted, moved):
+        errors.append(_of_runs(_distance(g, w)))
+        moves.append(_of_runs(_distance(m, w).nan_to_num(0.0, 0.0, 0.0)))
+    error, move = torch.cat(errors), torch.cat(moves)
+    far = int((error > (STEPS * move).clamp_(min=bound)).sum())
+    return far <= len(error) // SPARED and float(error.max()) <= max(bound, STEPS * float(move.max()))
+
+
+def _pieces(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Tensors of one shape piece by piece, so that those of gigabytes need no temporaries of their size."""
+    flat = [x.reshape(-1) for x in tensors]
+    for i in range(0, flat[0].numel(), PIECE):
+        yield tuple(_wide(x[i : i + PIECE]) for x in flat)
 
 
 def _distance(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
