@@ -234,14 +234,21 @@ class Lowering:
         if node.op == "index":
             return self.flip(node, index) if self.scanned and node.attrs else self.indexed(node, index)
         if node.op == "place":
-            counted = self.expression(node, index, ()).places[0]
+            counted = self.place_number(node, index)
             return self.add(
                 Value("place", (), node.dtype, frozenset(axes_of(counted)), node.name, node.statement, index=(counted,))
             )
-        part = chosen_part(self.graph, node, lambda place: self.expression(place, index, ()).places[0], self.space.axes)
+        part = chosen_part(self.graph, node, lambda place: self.place_number(place, index), self.space.axes)
         if part is not None:
             return self.same(node, index, part)
         return self.map(node, index, exact=number in self.exact)
+
+    def place_number(self, place: Node, index: Index) -> Expr:
+        """The number that a place has at an index."""
+        found = self.expression(place, index, ()).places[0]
+        if self.flipped and set(axes_of(found)) & set(self.space.inner_axes()):
+            raise Unlowerable("places that are not those of a row from its start", place.statement)
+        return found
 
     def iota(self, node: Node, axes: Entry) -> int:
         """The numbers of the columns."""

@@ -148,3 +148,19 @@ def test_scans_along_another_dimension_than_the_last(line: str) -> None:
     assert scan.variants(plan_of(found.spec()).body)[0] == (
         "row" if "cumprod" in line or "flatten" in line else "columns"
     )
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "return torch.ones_like(x).triu(1).flip(-1).cumsum(-1) * x",
+        "return torch.where(torch.ones_like(x, dtype=torch.bool).tril().flip(-1), x, 0).cumsum(-1)",
+        "p = torch.arange(x.shape[1], device=x.device)\nreturn x.cumsum(-1) * p.flip(-1)",
+        "p = torch.arange(x.shape[1], device=x.device)\nreturn (x.flip(-1) * p).cumsum(-1).flip(-1).to(x.dtype)",
+        "p = torch.arange(x.shape[1], device=x.device)\nreturn torch.where(p > 2, x, 1).flip(-1).cumsum(-1).flip(-1)",
+    ],
+)
+def test_places_beside_a_scan_are_counted_from_the_end_of_a_row_that_is_turned(lines: str) -> None:
+    """What no tensor holds was taken as if it were not turned: a triangle of ones, and the numbers of the columns."""
+    found = sample(lines, {"x": "A B"}, {"out": "A B"}, {"A": 2, "B": 17}, {"A": 3, "B": 5})
+    assert failures(found, thorough=False) == []
