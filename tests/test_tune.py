@@ -323,7 +323,11 @@ def test_a_dry_run_shows_the_space_without_a_device(tmp_path: Path) -> None:
     [
         ((), "tune needs a NAME, or --replay to evaluate the search on recorded spaces", 2),
         (("topk", "--effort", "fast"), "--effort fast: must be none, quick, full", 2),
-        (("topk", "--configs", "BLOCK=2"), "'BLOCK=2': no axis 'BLOCK'; there are variant, BLOCK_SIZE_M, num_warps", 2),
+        (
+            ("topk", "--configs", "BLOCK=2"),
+            "'BLOCK=2': no axis 'BLOCK'; there are variant, BLOCK_SIZE_M, num_warps, BLOCK_SIZE_N",
+            2,
+        ),
         (
             ("topk", "--device", "cpu"),
             "tune needs a GPU, and none was found: --dry-run prints the search space, --replay evaluates the search",

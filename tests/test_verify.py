@@ -133,7 +133,7 @@ def test_a_schedule_that_the_device_has_no_room_for_is_not_written(
     monkeypatch.setattr(verify, "LIMIT_S", 120.0)
     monkeypatch.setattr(verify, "ENOUGH_S", 120.0)
     line = refused(tmp_path, monkeypatch, capsys, RESIDUAL)
-    assert "op [M=8192 K=4096 N=4096 float16], line 8 of SCHEDULES (2 itemsize: boxes " in line
+    assert "op [M=8192 K=4096 N=4096 float16], line 9 of SCHEDULES (2 itemsize: boxes " in line
     assert "persistent=True" in line
     assert "LaunchError: op_boxes_persistent_kernel with 8 warps" in line
     assert "245784 bytes of shared memory fits no SM of NVIDIA H200 (at most 232448 bytes a program)" in line
