@@ -369,7 +369,7 @@ def table(data: dict[str, Any]) -> str:
     ]
     for row in data["rows"]:
         lines += [_line(row)] if row.get("over") else []
-    lines += ["", *_failures(data), *data.get("since", ())]
+    lines += ["", *_failures(data), *_earlier(data), *data.get("since", ())]
     return "\n".join(lines) + "\n"
 
 
@@ -380,15 +380,16 @@ def data_of(device: str) -> Path:
 
 
 def merged(data: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """The data with all rows of the operators that another run on the same device and versions measured."""
+    """The data with all rows of the operators that a later run on the same device and versions measured; others keep
+    their date."""
     told = ("device", "torch", "triton")
     if any(data[key] != other[key] for key in told):
         raise SystemExit(f"not merged: {[other[key] for key in told]} is not {[data[key] for key in told]}")
     anew = {row["operator"] for row in other["rows"] if row.get("over")}
-    rows = [row for row in data["rows"] if row.get("operator") not in anew]
+    then = {"date": data["date"]} if data["date"] != other["date"] else {}
+    rows = [{**then, **row} for row in data["rows"] if row.get("operator") not in anew]
     rows += [row for row in other["rows"] if row.get("operator") in anew]
-    order = {name: i for i, name in enumerate(sorted(NAMES))}
-    return {**data, "rows": sorted(rows, key=lambda row: order.get(row.get("operator"), len(order)))}
+    return {**data, "date": other["date"], "rows": sorted(rows, key=lambda row: str(row.get("operator")))}
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -416,6 +417,12 @@ def _failures(data: dict[str, Any]) -> Iterator[str]:
         for name, reason in row.get("failed", {}).items():
             if not name.startswith("other"):
                 yield f"- {row['operator']} {row['case']}: {name} was not timed: {reason.splitlines()[0]}"
+
+
+def _earlier(data: dict[str, Any]) -> Iterator[str]:
+    for date in sorted({row["date"] for row in data["rows"] if "date" in row}):
+        names = sorted({row["operator"] for row in data["rows"] if row.get("date") == date})
+        yield f"- Of {date}, on the same device and versions: {', '.join(names)}."
 
 
 def report(data: dict[str, Any]) -> str:
