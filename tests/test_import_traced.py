@@ -199,6 +199,19 @@ def test_sizes_that_are_named_in_multiples_alone_are_admitted(tmp_path: Path) ->
     assert export._admitted(spec, {"B": 7})
 
 
+def test_heads_of_the_last_part_of_a_split_are_named_in_multiples(tmp_path: Path) -> None:
+    """The trace asks whether s - 16 is a multiple of 2, which torch's own Mod refused at sizes below 16."""
+    body = """
+    q, k, v = torch.nn.functional.linear(x, w).split(8, dim=2)
+    q, k, v = (part.view(*x.shape[:2], 2, x.shape[2] // 2).transpose(1, 2) for part in (q, k, v))
+    return (q @ k.mT).relu() @ v
+example_inputs = (torch.rand(2, 5, 8), torch.rand(24, 8))
+"""
+    (tmp_path / "op.py").write_text(f"import torch\ndef op(x, w):{body}")
+    spec = parse_spec(process.imported(tmp_path / "op.py", None, None).text)
+    assert [t.shape for t in (*spec.inputs, *spec.outputs)] == [("B", "M", 8), (24, 8), ("B", 2, "M", 4)]
+
+
 def test_more_sizes_than_a_dozen_are_traced(tmp_path: Path) -> None:
     names = [f"x{i}" for i in range(10)]
     head = f"import torch\ndef op({', '.join(names)}):\n    return {' + '.join(f'{n}.sum()' for n in names)}\n"

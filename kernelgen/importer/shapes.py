@@ -247,13 +247,22 @@ def _factors(shapes: Sizes, declared: Sequence[tuple[Size, ...]]) -> dict[str, i
                     names.setdefault(str(size), name)
                 environment = size.node.shape_env
     found = {name: int(times[1]) for symbol, name in names.items() if (times := _MULTIPLE.fullmatch(symbol))}
-    for guard in environment.guards if environment is not None else ():
-        condition = environment.replace(guard.expr)
+    for condition in _conditions(environment):
         symbols = [str(symbol) for symbol in condition.free_symbols]
         if len(symbols) == 1 and symbols[0] in names:
             name = names[symbols[0]]
             found[name] = math.lcm(found.get(name, 1), _factor_of(condition))
     return {name: factor for name, factor in found.items() if factor > 1}
+
+
+def _conditions(environment: Any) -> list[Any]:
+    """What the trace asks of sizes. torch's Mod refuses a number below 0, which sizes less than a weight's are with
+    that subtracted: the third part of split(768) is of s - 1536."""
+    import sympy  # type: ignore[import-untyped]
+    from torch.utils._sympy.functions import Mod
+
+    guards = environment.guards if environment is not None else ()
+    return [environment.replace(guard.expr).replace(Mod, sympy.Mod) for guard in guards]
 
 
 _MOST = 64
@@ -263,7 +272,7 @@ _MOST = 64
 def _factor_of(condition: Any) -> int:
     """Of what a size must be a multiple for an equation of one size to hold, as H % 8 == 0 or 2 * (H // 16) == H // 8
     do; 1 where that is not what it says."""
-    import sympy  # type: ignore[import-untyped]
+    import sympy
 
     if not isinstance(condition, sympy.Eq):
         return 1
@@ -312,8 +321,7 @@ def _least(
                 taken[str(size)] = min((evaluate(entry, case) for case in accepted), default=0)
                 environment = size.node.shape_env
     found: dict[str, int] = {}
-    for guard in environment.guards if environment is not None else ():
-        condition = environment.replace(guard.expr)
+    for condition in _conditions(environment):
         for part in condition.args if isinstance(condition, sympy.And) else (condition,):
             names = [str(symbol) for symbol in part.free_symbols]
             if len(names) == 1 and names[0] in places and 1 < (least := _least_of(part)) <= taken[names[0]]:
