@@ -48,7 +48,6 @@ def attention_rope_query_key_kernel(
     stride_key_m: tl.constexpr,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
-    ROW_TILES: tl.constexpr,
 ):
     stride_qm = tl.cast(stride_qm, tl.int64)  # offsets may pass 2**31
     stride_q3 = tl.cast(stride_q3, tl.int64)
@@ -60,8 +59,8 @@ def attention_rope_query_key_kernel(
     stride_k3 = tl.cast(stride_k3, tl.int64)
     stride_query_m = tl.cast(stride_query_m, tl.int64)
     stride_key_m = tl.cast(stride_key_m, tl.int64)
-    # several tiles of rows and columns of one plane per program
-    num_tiles_m = tl.cdiv(S, BLOCK_SIZE_M * ROW_TILES)
+    # one tile of rows and columns of one plane per program
+    num_tiles_m = tl.cdiv(S, BLOCK_SIZE_M)
     plane = tl.program_id(0) // num_tiles_m
     pid_m = tl.program_id(0) % num_tiles_m
     pid_n = tl.program_id(1)
@@ -74,73 +73,70 @@ def attention_rope_query_key_kernel(
     octet_mask = cols < N + 64
     octets = cols + 64
     octet_mask_2 = octets < N + 64
-    for tile in tl.static_range(ROW_TILES):
-        s = (pid_m * ROW_TILES + tile) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-        rows = plane.to(tl.int64) * S + s  # int64: rows * N may pass 2**31
-        row_mask = s < S
-        mask = row_mask[:, None, None] & col_mask[None, :, :]
-        q_at = q_ptr + rows[:, None] * stride_qm + first[None, :] * stride_q3
-        q = tl.load(
-            q_at[:, :, None] + octet[None, None, :] * stride_q3,
-            mask=row_mask[:, None, None] & octet_mask[None, :, :],
-        ).to(tl.float32)
-        q_2 = tl.load(
-            q_at[:, :, None] + (octet + 64)[None, None, :] * stride_q3,
-            mask=row_mask[:, None, None] & octet_mask_2[None, :, :],
-        ).to(tl.float32)
-        cos_at = cos_ptr + s[:, None] * stride_cos_s + first[None, :] * stride_cos_1
-        cos = tl.load(
-            cos_at[:, :, None] + octet[None, None, :] * stride_cos_1,
-            mask=row_mask[:, None, None] & octet_mask[None, :, :],
-        ).to(tl.float32)
-        cos_2 = tl.load(
-            cos_at[:, :, None] + (octet + 64)[None, None, :] * stride_cos_1,
-            mask=row_mask[:, None, None] & octet_mask_2[None, :, :],
-        ).to(tl.float32)
-        sin_at = sin_ptr + s[:, None] * stride_sin_s + first[None, :] * stride_sin_1
-        sin = tl.load(
-            sin_at[:, :, None] + octet[None, None, :] * stride_sin_1,
-            mask=row_mask[:, None, None] & octet_mask[None, :, :],
-        ).to(tl.float32)
-        sin_2 = tl.load(
-            sin_at[:, :, None] + (octet + 64)[None, None, :] * stride_sin_1,
-            mask=row_mask[:, None, None] & octet_mask_2[None, :, :],
-        ).to(tl.float32)
-        k_at = k_ptr + rows[:, None] * stride_km + first[None, :] * stride_k3
-        k = tl.load(
-            k_at[:, :, None] + octet[None, None, :] * stride_k3,
-            mask=row_mask[:, None, None] & octet_mask[None, :, :],
-        ).to(tl.float32)
-        k_2 = tl.load(
-            k_at[:, :, None] + (octet + 64)[None, None, :] * stride_k3,
-            mask=row_mask[:, None, None] & octet_mask_2[None, :, :],
-        ).to(tl.float32)
-        # query = rotated(q, cos, sin)
-        query = q * cos + -q_2 * sin
-        query_2 = q_2 * cos_2 + q * sin_2
-        # key = rotated(k, cos, sin)
-        key = k * cos + -k_2 * sin
-        key_2 = k_2 * cos_2 + k * sin_2
-        tl.store(
-            query_ptr + rows[:, None, None] * stride_query_m + cols[None, :, :],
-            query,
-            mask=mask,
-        )
-        tl.store(
-            query_ptr + rows[:, None, None] * stride_query_m + cols_2[None, :, :],
-            query_2,
-            mask=mask,
-        )
-        tl.store(
-            key_ptr + rows[:, None, None] * stride_key_m + cols[None, :, :],
-            key,
-            mask=mask,
-        )
-        tl.store(
-            key_ptr + rows[:, None, None] * stride_key_m + cols_2[None, :, :],
-            key_2,
-            mask=mask,
-        )
+    s = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    rows = plane.to(tl.int64) * S + s  # int64: rows * N may pass 2**31
+    row_mask = s < S
+    mask = row_mask[:, None, None] & col_mask[None, :, :]
+    q_at = q_ptr + rows[:, None] * stride_qm + first[None, :] * stride_q3
+    q = tl.load(
+        q_at[:, :, None] + octet[None, None, :] * stride_q3,
+        mask=row_mask[:, None, None] & octet_mask[None, :, :],
+    ).to(tl.float32)
+    q_2 = tl.load(
+        q_at[:, :, None] + (octet + 64)[None, None, :] * stride_q3,
+        mask=row_mask[:, None, None] & octet_mask_2[None, :, :],
+    ).to(tl.float32)
+    cos_at = cos_ptr + s[:, None] * stride_cos_s + first[None, :] * stride_cos_1
+    cos = tl.load(
+        cos_at[:, :, None] + octet[None, None, :] * stride_cos_1,
+        mask=row_mask[:, None, None] & octet_mask[None, :, :],
+    ).to(tl.float32)
+    cos_2 = tl.load(
+        cos_at[:, :, None] + (octet + 64)[None, None, :] * stride_cos_1,
+        mask=row_mask[:, None, None] & octet_mask_2[None, :, :],
+    ).to(tl.float32)
+    sin_at = sin_ptr + s[:, None] * stride_sin_s + first[None, :] * stride_sin_1
+    sin = tl.load(
+        sin_at[:, :, None] + octet[None, None, :] * stride_sin_1,
+        mask=row_mask[:, None, None] & octet_mask[None, :, :],
+    ).to(tl.float32)
+    sin_2 = tl.load(
+        sin_at[:, :, None] + (octet + 64)[None, None, :] * stride_sin_1,
+        mask=row_mask[:, None, None] & octet_mask_2[None, :, :],
+    ).to(tl.float32)
+    k_at = k_ptr + rows[:, None] * stride_km + first[None, :] * stride_k3
+    k = tl.load(
+        k_at[:, :, None] + octet[None, None, :] * stride_k3,
+        mask=row_mask[:, None, None] & octet_mask[None, :, :],
+    ).to(tl.float32)
+    k_2 = tl.load(
+        k_at[:, :, None] + (octet + 64)[None, None, :] * stride_k3,
+        mask=row_mask[:, None, None] & octet_mask_2[None, :, :],
+    ).to(tl.float32)
+    # query = rotated(q, cos, sin)
+    query = q * cos + -q_2 * sin
+    query_2 = q_2 * cos_2 + q * sin_2
+    # key = rotated(k, cos, sin)
+    key = k * cos + -k_2 * sin
+    key_2 = k_2 * cos_2 + k * sin_2
+    tl.store(
+        query_ptr + rows[:, None, None] * stride_query_m + cols[None, :, :],
+        query,
+        mask=mask,
+    )
+    tl.store(
+        query_ptr + rows[:, None, None] * stride_query_m + cols_2[None, :, :],
+        query_2,
+        mask=mask,
+    )
+    tl.store(
+        key_ptr + rows[:, None, None] * stride_key_m + cols[None, :, :], key, mask=mask
+    )
+    tl.store(
+        key_ptr + rows[:, None, None] * stride_key_m + cols_2[None, :, :],
+        key_2,
+        mask=mask,
+    )
 
 
 @triton.jit
@@ -388,12 +384,12 @@ QUERY_KEY_SCHEDULES = (
     (
         128,
         attention_rope_query_key_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 64, "ROW_TILES": 4, "num_warps": 1},
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 64, "num_warps": 1},
     ),
     (
         None,
         attention_rope_query_key_kernel,
-        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 128, "ROW_TILES": 4, "num_warps": 1},
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 128, "num_warps": 1},
     ),
 )
 
@@ -531,10 +527,7 @@ def compute_query_key(
     query_view = query.reshape(query.shape[:3].numel(), query.shape[3])
     key_view = key.reshape(key.shape[:3].numel(), key.shape[3])
     kernel, options = pick_schedule(QUERY_KEY_SCHEDULES, N * query.element_size())
-    grid = (
-        M // S * cdiv(S, options["BLOCK_SIZE_M"] * options["ROW_TILES"]),
-        cdiv(N, options["BLOCK_SIZE_N"]),
-    )
+    grid = (M // S * cdiv(S, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))
     kernel[grid](
         q_view,
         k_view,
