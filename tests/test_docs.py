@@ -117,7 +117,7 @@ def test_the_benchmark_page_is_made_from_its_data(monkeypatch: pytest.MonkeyPatc
     assert (folder / "anchors.svg").read_text("utf-8") == measure.chart(measure.anchored(data))
 
 
-@pytest.mark.parametrize("name", ["kernelbench", "kernelbench_level2"])
+@pytest.mark.parametrize("name", ["kernelbench", "kernelbench_level2", "kernelbench_level3"])
 def test_the_page_of_kernelbench_is_made_from_its_data(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = REPO / "docs" / "benchmarks"
     monkeypatch.syspath_prepend(folder)

@@ -129,15 +129,15 @@ def _of_lanes(body: Body, lane: int, width: int, written: bool) -> Schedule:
     """One lane a thread; the more lines are kept, the longer a walk pays, and the earlier they may be asked for (H200:
     depthwise 3 by 3, walks of 7 rows whose lines are asked for one row early 65 us, 5 rows 57, of 4 rows 60; with 4
     columns a lane 67, with one 107; max_pool2d, walks of 4 rows 129, 7 rows 132, with one column a lane 194). Where no
-    line is kept there is nothing to walk for (q and k rotated by halves, 1 x 16 x 1000 x 128: walks of 4 rows 7.5 us, of
-    2 6.5, none 6.0; 4 x 32 x 4096 x 128: 141, 133 and 131).
+    line is kept there is nothing to walk for (q and k rotated by halves, 1 x 16 x 1000 x 128: walks of 4 rows 7.5 us,
+    of 2 6.5, none 6.0; 4 x 32 x 4096 x 128: 141, 133 and 131).
     `written`: the walk is written out, so that what is kept changes its name and not its register."""
     kept = steps_of(chains(body)) - 1
     early = (5 if kept > 1 else 2) if kept and written else 1
     return default().replace(
         BLOCK_SIZE_N=width, BLOCK_SIZE_M=max(1, 32 * max(lane, 4) // width), num_warps=max(1, width // 256),
-        ROW_TILES=7 if kept > 1 else 4 if kept else 1, lines="ahead" if kept else "read", unroll=written, lane_columns=lane,
-        LINES_AHEAD=early, specialize=True,
+        ROW_TILES=7 if kept > 1 else 4 if kept else 1, lines="ahead" if kept else "read", unroll=written,
+        lane_columns=lane, LINES_AHEAD=early, specialize=True,
     )  # fmt: skip
 
 

@@ -61,8 +61,11 @@ _TAKEN = frozenset(
 _FUNCTIONS = (
     *("cdiv", "check_inputs", "fit_descriptors", "has_copy_engine", "next_power_of_2", "npu_of", "num_cores"),
     *("num_programs", "num_sms", "num_waiting", "pick_schedule", "precision"),
+    *("attention_precision", "convolution_precision"),
 )
 """What a generated file calls its own functions."""
+_PRECISE = frozenset([ATTENTION, ATTENTION_BACKWARD, MATMUL])
+"""The families that multiply float32 as a spec says."""
 _RESERVED = frozenset([*_FUNCTIONS, "SCHEDULES", "reference"])
 """What a wrapper or a baseline finds in its file, which an input of that name would hide."""
 
@@ -91,9 +94,10 @@ def joined(spec: OperatorSpec, plans: Sequence[tuple[Choice, OnePlan]]) -> Choic
 
 
 def _multiplies(plan: LoweredPlan) -> bool:
-    """Whether all products of a plan are those of matrices, in kernels, and some may be of float32."""
+    """Whether all products of a plan are multiplied as the spec says, in kernels, and some may be of float32."""
     kernels = [k for k in plan.kernels if FAMILIES[k.family].products(k.spec, body_of(k))]
-    own = all(k.family == MATMUL for k in kernels) and not any("matmul" in c.function for c in plan.calls)
+    own = all(k.family in _PRECISE for k in kernels)
+    own = own and not any("matmul" in c.function or "attention" in c.function for c in plan.calls)
     kinds = {kind for p in products(plan) for kind in dict(plan.spec.dtypes).get(p.dtype, (p.dtype,))}
     return own and "float32" in kinds
 

@@ -137,9 +137,9 @@ class FileText:
 
 
 _FUNCTIONS = (
-    "cdiv", "next_power_of_2", "num_programs", "precision", "convolution_precision", "has_copy_engine",
-    "fit_descriptors", "fit_channels", "tf32_parts", "channels_last", "window_rows", "packed_weight",
-    "packed_rows", "memory_format_of",
+    "cdiv", "next_power_of_2", "num_programs", "precision", "attention_precision", "convolution_precision",
+    "has_copy_engine", "fit_descriptors", "fit_channels", "tf32_parts", "channels_last", "window_rows",
+    "packed_weight", "packed_rows", "memory_format_of",
 )  # fmt: skip
 """The functions of the generated file that expressions of the wrapper may call, in its order."""
 _CALLED = {

@@ -5,8 +5,9 @@ Online softmax: a running maximum and sum over blocks of keys; the accumulator i
 divided by the sum once, at the end.
 Weights are rounded, as in the reference, but divided by their sum only after they
 multiplied the values.
-Float32 products follow torch: TF32 where torch.backends.cuda.matmul.fp32_precision is
-tf32.
+Float32 products are three TF32 products, which keep float32 precision, as in torch's
+attention, and full precision beyond heads of 256 elements; one where
+torch.backends.cuda.matmul.fp32_precision is tf32.
 Where the schedule table selects torch's call, torch decides the order of the sums.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
@@ -18,6 +19,17 @@ import torch
 import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
+
+
+@triton.jit
+def _sum_and_dot(total, a, b, PRECISION: tl.constexpr):
+    # float32 as three products of TF32 is added outside of the dot: matrix units truncate
+    # low bits when the accumulator is large
+    if a.dtype == tl.float32 and PRECISION == "tf32x3":
+        total = total + tl.dot(a, b, input_precision=PRECISION)
+    else:
+        total = tl.dot(a, b, total, input_precision=PRECISION)
+    return total
 
 
 @triton.jit
@@ -71,7 +83,7 @@ def attention_kernel(
             [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
         ).reshape(BLOCK_N, BLOCK_E)
         out = out * correction[:, None]
-        out = tl.dot(exponentials.to(q_desc.dtype), v, out, input_precision=PRECISION)
+        out = _sum_and_dot(out, exponentials.to(q_desc.dtype), v, PRECISION)
         row_max = new_max
     # the partial last block
     for start in range(full_end, N, BLOCK_N):
@@ -90,7 +102,7 @@ def attention_kernel(
             [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
         ).reshape(BLOCK_N, BLOCK_E)
         out = out * correction[:, None]
-        out = tl.dot(exponentials.to(q_desc.dtype), v, out, input_precision=PRECISION)
+        out = _sum_and_dot(out, exponentials.to(q_desc.dtype), v, PRECISION)
         row_max = new_max
     out = out / row_sum[:, None]
     tl.store(
@@ -188,9 +200,7 @@ def attention_tiles_kernel(
             other=0.0,
         )
         out = out * correction[:, None]
-        out = tl.dot(
-            exponentials.to(q_ptr.dtype.element_ty), v, out, input_precision=PRECISION
-        )
+        out = _sum_and_dot(out, exponentials.to(q_ptr.dtype.element_ty), v, PRECISION)
         row_max = new_max
     # the partial last block
     for start in range(full_end, N, BLOCK_N):
@@ -221,10 +231,210 @@ def attention_tiles_kernel(
             other=0.0,
         )
         out = out * correction[:, None]
-        out = tl.dot(
-            exponentials.to(q_ptr.dtype.element_ty), v, out, input_precision=PRECISION
-        )
+        out = _sum_and_dot(out, exponentials.to(q_ptr.dtype.element_ty), v, PRECISION)
         row_max = new_max
+    out = out / row_sum[:, None]
+    tl.store(
+        out_ptr
+        + batch_b * H * M * E
+        + batch_h * M * E
+        + rows[:, None] * E
+        + cols[None, :],
+        out,
+        mask=row_mask[:, None] & col_mask[None, :],
+    )
+
+
+@triton.jit
+def attention_split_kernel(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    BATCH,
+    M,
+    N,
+    D,
+    E,
+    H,
+    stride_qb,
+    stride_qh,
+    stride_qm,
+    stride_qd,
+    stride_kb,
+    stride_kh,
+    stride_kn,
+    stride_kd,
+    stride_vb,
+    stride_vh,
+    stride_vn,
+    stride_ve,
+    parts_ptr,
+    part_maxima_ptr,
+    part_sums_ptr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    num_tiles = tl.cdiv(M, BLOCK_M)
+    batch = tl.cast(tl.program_id(0) // num_tiles, tl.int64)
+    batch_b = batch // H
+    batch_h = batch % H
+    tile_m = tl.program_id(0) % num_tiles
+    first_row = tile_m * BLOCK_M
+    rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
+    row_mask = rows < M
+    dims = tl.arange(0, BLOCK_D).to(tl.int64)
+    dim_mask = dims < D
+    cols = tl.arange(0, BLOCK_E).to(tl.int64)
+    col_mask = cols < E
+    part = tl.program_id(1)
+    length = tl.cdiv(tl.cdiv(N, BLOCK_N), SPLITS) * BLOCK_N
+    part_start = part * length
+    part_end = min(part_start + length, N)
+    q = tl.load(
+        q_ptr
+        + batch_b * stride_qb
+        + batch_h * stride_qh
+        + rows[:, None] * stride_qm
+        + dims[None, :] * stride_qd,
+        mask=row_mask[:, None] & dim_mask[None, :],
+        other=0.0,
+    )
+    # exp2 in place of exp: the scale includes log2(e)
+    scale_log2 = 1.4426950408889634 * tl.rsqrt(tl.cast(D, tl.float32))
+    row_max = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
+    # a row without keys is 0: its sum becomes 1 before the division
+    row_sum = tl.full((BLOCK_M,), N == 0, tl.float32)
+    out = tl.zeros((BLOCK_M, BLOCK_E), tl.float32)
+    full_end = max(part_end, part_start) // BLOCK_N * BLOCK_N
+    # return F.scaled_dot_product_attention(q, k, v)
+    for start in range(part_start, full_end, BLOCK_N):
+        keys = (start + tl.arange(0, BLOCK_N)).to(tl.int64)
+        k = tl.load(
+            k_ptr
+            + batch_b * stride_kb
+            + batch_h * stride_kh
+            + keys[:, None] * stride_kn
+            + dims[None, :] * stride_kd,
+            mask=dim_mask[None, :],
+            other=0.0,
+        )
+        scores = tl.dot(q, k.T, input_precision=PRECISION)
+        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        exponentials = tl.exp2((scores - new_max[:, None]) * scale_log2)
+        correction = tl.exp2((row_max - new_max) * scale_log2)
+        row_sum = row_sum * correction + tl.sum(exponentials, axis=1)
+        v = tl.load(
+            v_ptr
+            + batch_b * stride_vb
+            + batch_h * stride_vh
+            + keys[:, None] * stride_vn
+            + cols[None, :] * stride_ve,
+            mask=col_mask[None, :],
+            other=0.0,
+        )
+        out = out * correction[:, None]
+        out = _sum_and_dot(out, exponentials.to(q_ptr.dtype.element_ty), v, PRECISION)
+        row_max = new_max
+    # the partial last block
+    for start in range(full_end, part_end, BLOCK_N):
+        keys = (start + tl.arange(0, BLOCK_N)).to(tl.int64)
+        key_mask = keys < N
+        k = tl.load(
+            k_ptr
+            + batch_b * stride_kb
+            + batch_h * stride_kh
+            + keys[:, None] * stride_kn
+            + dims[None, :] * stride_kd,
+            mask=key_mask[:, None] & dim_mask[None, :],
+            other=0.0,
+        )
+        scores = tl.dot(q, k.T, input_precision=PRECISION)
+        scores = tl.where(key_mask[None, :], scores, float("-inf"))
+        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        exponentials = tl.exp2((scores - new_max[:, None]) * scale_log2)
+        correction = tl.exp2((row_max - new_max) * scale_log2)
+        row_sum = row_sum * correction + tl.sum(exponentials, axis=1)
+        v = tl.load(
+            v_ptr
+            + batch_b * stride_vb
+            + batch_h * stride_vh
+            + keys[:, None] * stride_vn
+            + cols[None, :] * stride_ve,
+            mask=key_mask[:, None] & col_mask[None, :],
+            other=0.0,
+        )
+        out = out * correction[:, None]
+        out = _sum_and_dot(out, exponentials.to(q_ptr.dtype.element_ty), v, PRECISION)
+        row_max = new_max
+    tl.store(
+        parts_ptr
+        + ((tl.cast(part, tl.int64) * BATCH + batch) * M + rows)[:, None] * E
+        + cols[None, :],
+        out,
+        mask=row_mask[:, None] & col_mask[None, :],
+    )
+    tl.store(
+        part_maxima_ptr + (tl.cast(part, tl.int64) * BATCH + batch) * M + rows,
+        tl.maximum(row_max * scale_log2, -3.4028234663852886e38),
+        mask=row_mask,
+    )
+    tl.store(
+        part_sums_ptr + (tl.cast(part, tl.int64) * BATCH + batch) * M + rows,
+        row_sum,
+        mask=row_mask,
+    )
+
+
+@triton.jit
+def attention_split_join_kernel(
+    parts_ptr,
+    part_maxima_ptr,
+    part_sums_ptr,
+    out_ptr,
+    BATCH,
+    M,
+    E,
+    H,
+    BLOCK_E: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    SPLITS: tl.constexpr,
+):
+    num_tiles = tl.cdiv(M, BLOCK_M)
+    batch = tl.cast(tl.program_id(0) // num_tiles, tl.int64)
+    batch_b = batch // H
+    batch_h = batch % H
+    tile_m = tl.program_id(0) % num_tiles
+    first_row = tile_m * BLOCK_M
+    rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
+    row_mask = rows < M
+    cols = tl.arange(0, BLOCK_E).to(tl.int64)
+    col_mask = cols < E
+    part = tl.arange(0, SPLITS).to(tl.int64)
+    part_max = tl.load(
+        part_maxima_ptr + ((part * BATCH + batch) * M)[:, None] + rows[None, :],
+        mask=row_mask[None, :],
+        other=-3.4028234663852886e38,
+    )
+    part_sum = tl.load(
+        part_sums_ptr + ((part * BATCH + batch) * M)[:, None] + rows[None, :],
+        mask=row_mask[None, :],
+        other=0.0,
+    )
+    part_out = tl.load(
+        parts_ptr
+        + (((part * BATCH + batch) * M)[:, None] + rows[None, :])[:, :, None] * E
+        + cols[None, None, :],
+        mask=(row_mask[:, None] & col_mask[None, :])[None, :, :],
+        other=0.0,
+    )
+    row_max = tl.max(part_max, axis=0)
+    shares = tl.exp2(part_max - row_max[None, :])
+    row_sum = tl.sum(part_sum * shares, axis=0)
+    out = tl.sum(part_out * shares[:, :, None], axis=0)
     out = out / row_sum[:, None]
     tl.store(
         out_ptr
@@ -247,9 +457,13 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def precision() -> str:
-    """Precision of float32 products: follows torch's setting for matmuls."""
-    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
+def attention_precision(head: int) -> str:
+    """Precision of float32 products: one of TF32 where torch is set to it, otherwise three,
+    which keep float32 precision, as in torch's own attention. Of heads of more elements,
+    both parts would fill shared memory: full precision, without matrix units."""
+    if torch.backends.cuda.matmul.fp32_precision == "tf32":
+        return "tf32"
+    return "tf32x3" if head <= 256 else "ieee"
 
 
 @functools.cache
@@ -274,11 +488,43 @@ def fit_descriptors(*tensors: torch.Tensor) -> bool:
     )
 
 
-# Each entry: maximum queries, elements of a head, elements of a head's values and bytes
-# of an element (None: no limit), kernel, launch options.
+# Each entry: maximum queries, keys, heads of a batch, elements of a head, elements of a
+# head's values and bytes of an element (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
         16,
+        1024,
+        None,
+        128,
+        128,
+        2,
+        attention_kernel,
+        {"BLOCK_M": 16, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
+    ),
+    (
+        16,
+        None,
+        16,
+        128,
+        128,
+        2,
+        attention_split_kernel,
+        {"BLOCK_M": 16, "BLOCK_N": 64, "SPLITS": 32, "num_stages": 3, "num_warps": 4},
+    ),
+    (
+        16,
+        None,
+        64,
+        128,
+        128,
+        2,
+        attention_split_kernel,
+        {"BLOCK_M": 16, "BLOCK_N": 64, "SPLITS": 16, "num_stages": 3, "num_warps": 4},
+    ),
+    (
+        16,
+        None,
+        None,
         128,
         128,
         2,
@@ -287,6 +533,8 @@ SCHEDULES = (
     ),
     (
         256,
+        None,
+        None,
         128,
         128,
         2,
@@ -294,7 +542,9 @@ SCHEDULES = (
         {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
     ),
     (
-        512,
+        1024,
+        None,
+        8,
         128,
         128,
         2,
@@ -303,20 +553,84 @@ SCHEDULES = (
     ),
     (
         512,
+        None,
+        None,
+        128,
+        128,
+        2,
+        attention_kernel,
+        {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
+    ),
+    (
+        None,
+        None,
+        None,
+        128,
+        128,
+        2,
+        torch.nn.functional.scaled_dot_product_attention,
+        {},
+    ),
+    (
+        256,
+        None,
+        32,
         128,
         128,
         None,
         attention_tiles_kernel,
-        {"BLOCK_M": 32, "BLOCK_N": 16, "num_stages": 1, "num_warps": 8},
+        {"BLOCK_M": 16, "BLOCK_N": 64, "num_stages": 1, "num_warps": 4},
     ),
-    (None, None, None, None, torch.nn.functional.scaled_dot_product_attention, {}),
+    (
+        None,
+        None,
+        None,
+        64,
+        64,
+        None,
+        attention_tiles_kernel,
+        {"BLOCK_M": 128, "BLOCK_N": 64, "num_stages": 1, "num_warps": 4},
+    ),
+    (
+        512,
+        None,
+        None,
+        128,
+        128,
+        None,
+        attention_tiles_kernel,
+        {"BLOCK_M": 32, "BLOCK_N": 64, "num_stages": 2, "num_warps": 4},
+    ),
+    (
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+        torch.nn.functional.scaled_dot_product_attention,
+        {},
+    ),
 )
 
 
-def pick_schedule(M: int, D: int, E: int, itemsize: int):
+def pick_schedule(M: int, N: int, BATCH: int, D: int, E: int, itemsize: int):
     """The kernel and the launch options of the first entry whose maxima admit these sizes."""
-    for max_M, max_D, max_E, max_itemsize, kernel, options in SCHEDULES:
+    for (
+        max_M,
+        max_N,
+        max_BATCH,
+        max_D,
+        max_E,
+        max_itemsize,
+        kernel,
+        options,
+    ) in SCHEDULES:
         if max_M is not None and M > max_M:
+            continue
+        if max_N is not None and N > max_N:
+            continue
+        if max_BATCH is not None and BATCH > max_BATCH:
             continue
         if max_D is not None and D > max_D:
             continue
@@ -414,7 +728,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
             "attention: at most 2**30 queries or keys and 512 elements per head, got "
             f"{BATCH}, {M}, {N}, {D}, {E}"
         )
-    kernel, options = pick_schedule(M, D, E, q.element_size())
+    kernel, options = pick_schedule(M, N, BATCH, D, E, q.element_size())
     if kernel is attention_kernel and not fit_descriptors(q, k, v):
         kernel = attention_tiles_kernel  # no TMA descriptors
     with torch.cuda.device(q.get_device()):  # Triton launches on the current device
@@ -441,8 +755,53 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
                 H,
                 BLOCK_D=max(16, next_power_of_2(D)),
                 BLOCK_E=max(16, next_power_of_2(E)),
-                PRECISION=precision(),
+                PRECISION=attention_precision(max(D, E)),
                 **options,
+            )
+        elif kernel is attention_split_kernel:
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            parts = torch.empty(
+                (options["SPLITS"], BATCH, M, E), dtype=torch.float32, device=q.device
+            )
+            part_maxima = torch.empty(
+                (options["SPLITS"], BATCH, M), dtype=torch.float32, device=q.device
+            )
+            part_sums = torch.empty(
+                (options["SPLITS"], BATCH, M), dtype=torch.float32, device=q.device
+            )
+            kernel[(tiles_m * BATCH, options["SPLITS"])](
+                q,
+                k,
+                v,
+                BATCH,
+                M,
+                N,
+                D,
+                E,
+                H,
+                *q.stride(),
+                *k.stride(),
+                *v.stride(),
+                parts,
+                part_maxima,
+                part_sums,
+                BLOCK_D=max(16, next_power_of_2(D)),
+                BLOCK_E=max(16, next_power_of_2(E)),
+                PRECISION=attention_precision(max(D, E)),
+                **options,
+            )
+            attention_split_join_kernel[(M * BATCH,)](
+                parts,
+                part_maxima,
+                part_sums,
+                out,
+                BATCH,
+                M,
+                E,
+                H,
+                BLOCK_E=max(16, next_power_of_2(E)),
+                BLOCK_M=1,
+                SPLITS=options["SPLITS"],
             )
         elif kernel is attention_tiles_kernel:
             tiles_m = cdiv(M, options["BLOCK_M"])
@@ -461,7 +820,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
                 *v.stride(),
                 BLOCK_D=max(16, next_power_of_2(D)),
                 BLOCK_E=max(16, next_power_of_2(E)),
-                PRECISION=precision(),
+                PRECISION=attention_precision(max(D, E)),
                 **options,
             )
         elif kernel is torch.nn.functional.scaled_dot_product_attention:

@@ -275,6 +275,12 @@ SCHEDULES = (
     ),
     (
         None,
+        256,
+        attention_decode_fp8_kernel,
+        {"BLOCK_M": 16, "BLOCK_N": 32, "SPLITS": 4, "num_stages": 1, "num_warps": 4},
+    ),
+    (
+        None,
         None,
         attention_decode_fp8_kernel,
         {"BLOCK_M": 16, "BLOCK_N": 16, "SPLITS": 4, "num_stages": 1, "num_warps": 8},

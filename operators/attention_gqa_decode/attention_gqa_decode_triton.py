@@ -6,8 +6,9 @@ Online softmax: a running maximum and sum over blocks of keys; the accumulator i
 divided by the sum once, at the end.
 Weights are rounded, as in the reference, but divided by their sum only after they
 multiplied the values.
-Float32 products follow torch: TF32 where torch.backends.cuda.matmul.fp32_precision is
-tf32.
+Float32 products are three TF32 products, which keep float32 precision, as in torch's
+attention, and full precision beyond heads of 256 elements; one where
+torch.backends.cuda.matmul.fp32_precision is tf32.
 Where the schedule table selects torch's call, torch decides the order of the sums.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
@@ -15,9 +16,23 @@ An input whose dimensions cannot be merged without a copy is copied first (torch
 reshape).
 """
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+
+@triton.jit
+def _sum_and_dot(total, a, b, PRECISION: tl.constexpr):
+    # float32 as three products of TF32 is added outside of the dot: matrix units truncate
+    # low bits when the accumulator is large
+    if a.dtype == tl.float32 and PRECISION == "tf32x3":
+        total = total + tl.dot(a, b, input_precision=PRECISION)
+    else:
+        total = tl.dot(a, b, total, input_precision=PRECISION)
+    return total
 
 
 @triton.jit
@@ -107,9 +122,7 @@ def attention_gqa_decode_kernel(
             other=0.0,
         )
         out = out * correction[:, None]
-        out = tl.dot(
-            exponentials.to(q_ptr.dtype.element_ty), v, out, input_precision=PRECISION
-        )
+        out = _sum_and_dot(out, exponentials.to(q_ptr.dtype.element_ty), v, PRECISION)
         row_max = new_max
     # the partial last block
     for start in range(full_end, part_end, BLOCK_N):
@@ -140,9 +153,7 @@ def attention_gqa_decode_kernel(
             other=0.0,
         )
         out = out * correction[:, None]
-        out = tl.dot(
-            exponentials.to(q_ptr.dtype.element_ty), v, out, input_precision=PRECISION
-        )
+        out = _sum_and_dot(out, exponentials.to(q_ptr.dtype.element_ty), v, PRECISION)
         row_max = new_max
     tl.store(
         parts_ptr
@@ -220,6 +231,211 @@ def attention_gqa_decode_join_kernel(
     )
 
 
+@triton.jit
+def attention_gqa_decode_boxes_kernel(
+    q_desc,
+    k_desc,
+    v_desc,
+    out_ptr,
+    M,
+    N,
+    D,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    num_tiles = tl.cdiv(M, BLOCK_M)
+    batch = tl.cast(tl.program_id(0) // num_tiles, tl.int64)
+    batch_b = batch // 8
+    batch_1 = batch % 8
+    tile_m = tl.program_id(0) % num_tiles
+    first_row = tile_m * BLOCK_M
+    rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
+    row_mask = rows < M
+    dims = tl.arange(0, BLOCK_D).to(tl.int64)
+    dim_mask = dims < D
+    q = q_desc.load(
+        [tl.cast(batch_b, tl.int32), tl.cast(batch_1, tl.int32), first_row, 0],
+    ).reshape(BLOCK_M, BLOCK_D)
+    # exp2 in place of exp: the scale includes log2(e)
+    scale_log2 = 1.4426950408889634 * tl.rsqrt(tl.cast(D, tl.float32))
+    row_max = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
+    # a row without keys is 0: its sum becomes 1 before the division
+    row_sum = tl.full((BLOCK_M,), N == 0, tl.float32)
+    out = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    full_end = N // BLOCK_N * BLOCK_N
+    # return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    for start in range(0, full_end, BLOCK_N):
+        k = k_desc.load(
+            [tl.cast(batch_b, tl.int32), tl.cast(batch_1, tl.int32), start, 0],
+        ).reshape(BLOCK_N, BLOCK_D)
+        scores = tl.dot(q, k.T, input_precision=PRECISION)
+        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        exponentials = tl.exp2((scores - new_max[:, None]) * scale_log2)
+        correction = tl.exp2((row_max - new_max) * scale_log2)
+        row_sum = row_sum * correction + tl.sum(exponentials, axis=1)
+        v = v_desc.load(
+            [tl.cast(batch_b, tl.int32), tl.cast(batch_1, tl.int32), start, 0],
+        ).reshape(BLOCK_N, BLOCK_D)
+        out = out * correction[:, None]
+        out = _sum_and_dot(out, exponentials.to(q_desc.dtype), v, PRECISION)
+        row_max = new_max
+    # the partial last block
+    for start in range(full_end, N, BLOCK_N):
+        keys = (start + tl.arange(0, BLOCK_N)).to(tl.int64)
+        key_mask = keys < N
+        k = k_desc.load(
+            [tl.cast(batch_b, tl.int32), tl.cast(batch_1, tl.int32), start, 0],
+        ).reshape(BLOCK_N, BLOCK_D)
+        scores = tl.dot(q, k.T, input_precision=PRECISION)
+        scores = tl.where(key_mask[None, :], scores, float("-inf"))
+        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        exponentials = tl.exp2((scores - new_max[:, None]) * scale_log2)
+        correction = tl.exp2((row_max - new_max) * scale_log2)
+        row_sum = row_sum * correction + tl.sum(exponentials, axis=1)
+        v = v_desc.load(
+            [tl.cast(batch_b, tl.int32), tl.cast(batch_1, tl.int32), start, 0],
+        ).reshape(BLOCK_N, BLOCK_D)
+        out = out * correction[:, None]
+        out = _sum_and_dot(out, exponentials.to(q_desc.dtype), v, PRECISION)
+        row_max = new_max
+    out = out / row_sum[:, None]
+    tl.store(
+        out_ptr
+        + batch_b * 8 * M * D
+        + batch_1 * M * D
+        + rows[:, None] * D
+        + dims[None, :],
+        out,
+        mask=row_mask[:, None] & dim_mask[None, :],
+    )
+
+
+@triton.jit
+def attention_gqa_decode_pointers_kernel(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    out_ptr,
+    M,
+    N,
+    D,
+    stride_qb,
+    stride_q1,
+    stride_qm,
+    stride_qd,
+    stride_kb,
+    stride_k1,
+    stride_kn,
+    stride_kd,
+    stride_vb,
+    stride_v1,
+    stride_vn,
+    stride_vd,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    num_tiles = tl.cdiv(M, BLOCK_M)
+    batch = tl.cast(tl.program_id(0) // num_tiles, tl.int64)
+    batch_b = batch // 8
+    batch_1 = batch % 8
+    tile_m = tl.program_id(0) % num_tiles
+    first_row = tile_m * BLOCK_M
+    rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
+    row_mask = rows < M
+    dims = tl.arange(0, BLOCK_D).to(tl.int64)
+    dim_mask = dims < D
+    q = tl.load(
+        q_ptr
+        + batch_b * stride_qb
+        + batch_1 * stride_q1
+        + rows[:, None] * stride_qm
+        + dims[None, :] * stride_qd,
+        mask=row_mask[:, None] & dim_mask[None, :],
+        other=0.0,
+    )
+    # exp2 in place of exp: the scale includes log2(e)
+    scale_log2 = 1.4426950408889634 * tl.rsqrt(tl.cast(D, tl.float32))
+    row_max = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
+    # a row without keys is 0: its sum becomes 1 before the division
+    row_sum = tl.full((BLOCK_M,), N == 0, tl.float32)
+    out = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    full_end = N // BLOCK_N * BLOCK_N
+    # return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    for start in range(0, full_end, BLOCK_N):
+        keys = (start + tl.arange(0, BLOCK_N)).to(tl.int64)
+        k = tl.load(
+            k_ptr
+            + batch_b * stride_kb
+            + batch_1 * stride_k1
+            + keys[:, None] * stride_kn
+            + dims[None, :] * stride_kd,
+            mask=dim_mask[None, :],
+            other=0.0,
+        )
+        scores = tl.dot(q, k.T, input_precision=PRECISION)
+        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        exponentials = tl.exp2((scores - new_max[:, None]) * scale_log2)
+        correction = tl.exp2((row_max - new_max) * scale_log2)
+        row_sum = row_sum * correction + tl.sum(exponentials, axis=1)
+        v = tl.load(
+            v_ptr
+            + batch_b * stride_vb
+            + batch_1 * stride_v1
+            + keys[:, None] * stride_vn
+            + dims[None, :] * stride_vd,
+            mask=dim_mask[None, :],
+            other=0.0,
+        )
+        out = out * correction[:, None]
+        out = _sum_and_dot(out, exponentials.to(q_ptr.dtype.element_ty), v, PRECISION)
+        row_max = new_max
+    # the partial last block
+    for start in range(full_end, N, BLOCK_N):
+        keys = (start + tl.arange(0, BLOCK_N)).to(tl.int64)
+        key_mask = keys < N
+        k = tl.load(
+            k_ptr
+            + batch_b * stride_kb
+            + batch_1 * stride_k1
+            + keys[:, None] * stride_kn
+            + dims[None, :] * stride_kd,
+            mask=key_mask[:, None] & dim_mask[None, :],
+            other=0.0,
+        )
+        scores = tl.dot(q, k.T, input_precision=PRECISION)
+        scores = tl.where(key_mask[None, :], scores, float("-inf"))
+        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        exponentials = tl.exp2((scores - new_max[:, None]) * scale_log2)
+        correction = tl.exp2((row_max - new_max) * scale_log2)
+        row_sum = row_sum * correction + tl.sum(exponentials, axis=1)
+        v = tl.load(
+            v_ptr
+            + batch_b * stride_vb
+            + batch_1 * stride_v1
+            + keys[:, None] * stride_vn
+            + dims[None, :] * stride_vd,
+            mask=key_mask[:, None] & dim_mask[None, :],
+            other=0.0,
+        )
+        out = out * correction[:, None]
+        out = _sum_and_dot(out, exponentials.to(q_ptr.dtype.element_ty), v, PRECISION)
+        row_max = new_max
+    out = out / row_sum[:, None]
+    tl.store(
+        out_ptr
+        + batch_b * 8 * M * D
+        + batch_1 * M * D
+        + rows[:, None] * D
+        + dims[None, :],
+        out,
+        mask=row_mask[:, None] & dim_mask[None, :],
+    )
+
+
 def cdiv(a: int, b: int) -> int:
     """`a / b` rounded up; on the host triton.cdiv takes 2 us per call."""
     return -(-a // b)
@@ -230,9 +446,35 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def precision() -> str:
-    """Precision of float32 products: follows torch's setting for matmuls."""
-    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
+def attention_precision(head: int) -> str:
+    """Precision of float32 products: one of TF32 where torch is set to it, otherwise three,
+    which keep float32 precision, as in torch's own attention. Of heads of more elements,
+    both parts would fill shared memory: full precision, without matrix units."""
+    if torch.backends.cuda.matmul.fp32_precision == "tf32":
+        return "tf32"
+    return "tf32x3" if head <= 256 else "ieee"
+
+
+@functools.cache
+def has_copy_engine(device: torch.device) -> bool:
+    """Whether tiles can be copied by TMA descriptors: sm_90 and newer, Triton's interpreter."""
+    if device.type == "cpu":
+        return True
+    return triton.runtime.driver.active.get_current_target().arch >= 90
+
+
+def fit_descriptors(*tensors: torch.Tensor) -> bool:
+    """Whether TMA descriptors can address these tensors.
+
+    The last dimension is contiguous, and every row is aligned to 16 bytes.
+    """
+    return has_copy_engine(tensors[0].device) and all(
+        t.numel() > 0
+        and t.stride(-1) == 1
+        and t.data_ptr() % 16 == 0
+        and all(s * t.element_size() % 16 == 0 for s in t.stride()[:-1])
+        for t in tensors
+    )
 
 
 # Each entry: maximum heads of a batch, elements of a head and bytes of an element
@@ -266,13 +508,26 @@ SCHEDULES = (
         attention_gqa_decode_kernel,
         {"BLOCK_M": 16, "BLOCK_N": 64, "SPLITS": 8, "num_stages": 3, "num_warps": 4},
     ),
-    (None, 128, 2, torch.nn.functional.scaled_dot_product_attention, {}),
+    (
+        None,
+        128,
+        2,
+        attention_gqa_decode_boxes_kernel,
+        {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
+    ),
     (
         None,
         128,
         None,
         attention_gqa_decode_kernel,
         {"BLOCK_M": 16, "BLOCK_N": 64, "SPLITS": 4, "num_stages": 3, "num_warps": 4},
+    ),
+    (
+        None,
+        256,
+        None,
+        attention_gqa_decode_kernel,
+        {"BLOCK_M": 16, "BLOCK_N": 32, "SPLITS": 4, "num_stages": 1, "num_warps": 4},
     ),
     (
         None,
@@ -392,6 +647,9 @@ def attention_gqa_decode(
         )
     q_view = q.reshape(B, 8, M, D)
     kernel, options = pick_schedule(BATCH, D, q.element_size())
+    fits = fit_descriptors(q_view, k, v)
+    if not fits and kernel is attention_gqa_decode_boxes_kernel:
+        kernel = attention_gqa_decode_pointers_kernel  # no TMA descriptors
     with torch.cuda.device(q.get_device()):  # Triton launches on the current device
         if kernel is attention_gqa_decode_kernel:
             tiles_m = cdiv(M, options["BLOCK_M"])
@@ -419,7 +677,7 @@ def attention_gqa_decode(
                 part_maxima,
                 part_sums,
                 BLOCK_D=max(16, next_power_of_2(D)),
-                PRECISION=precision(),
+                PRECISION=attention_precision(D),
                 **options,
             )
             attention_gqa_decode_join_kernel[(M * BATCH,)](
@@ -434,11 +692,44 @@ def attention_gqa_decode(
                 BLOCK_M=1,
                 SPLITS=options["SPLITS"],
             )
-        elif kernel is torch.nn.functional.scaled_dot_product_attention:
-            out = torch.nn.functional.scaled_dot_product_attention(
-                q.detach(),
-                k.detach(),
-                v.detach(),
-                enable_gqa=True,
-            ).contiguous()
+        elif kernel is attention_gqa_decode_boxes_kernel:
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            q_desc = TensorDescriptor.from_tensor(
+                q_view, [1, 1, options["BLOCK_M"], max(16, next_power_of_2(D))]
+            )
+            k_desc = TensorDescriptor.from_tensor(
+                k, [1, 1, options["BLOCK_N"], max(16, next_power_of_2(D))]
+            )
+            v_desc = TensorDescriptor.from_tensor(
+                v, [1, 1, options["BLOCK_N"], max(16, next_power_of_2(D))]
+            )
+            kernel[(tiles_m * BATCH,)](
+                q_desc,
+                k_desc,
+                v_desc,
+                out,
+                M,
+                N,
+                D,
+                BLOCK_D=max(16, next_power_of_2(D)),
+                PRECISION=attention_precision(D),
+                **options,
+            )
+        elif kernel is attention_gqa_decode_pointers_kernel:
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            kernel[(tiles_m * BATCH,)](
+                q_view,
+                k,
+                v,
+                out,
+                M,
+                N,
+                D,
+                *q_view.stride(),
+                *k.stride(),
+                *v.stride(),
+                BLOCK_D=max(16, next_power_of_2(D)),
+                PRECISION=attention_precision(D),
+                **options,
+            )
     return out

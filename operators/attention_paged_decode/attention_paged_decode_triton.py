@@ -7,8 +7,9 @@ Online softmax: a running maximum and sum over blocks of keys; the accumulator i
 divided by the sum once, at the end.
 Weights are rounded, as in the reference, but divided by their sum only after they
 multiplied the values.
-Float32 products follow torch: TF32 where torch.backends.cuda.matmul.fp32_precision is
-tf32.
+Float32 products are three TF32 products, which keep float32 precision, as in torch's
+attention, and full precision beyond heads of 256 elements; one where
+torch.backends.cuda.matmul.fp32_precision is tf32.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 An input whose dimensions cannot be merged without a copy is copied first (torch's
@@ -18,6 +19,17 @@ reshape).
 import torch
 import triton
 import triton.language as tl
+
+
+@triton.jit
+def _sum_and_dot(total, a, b, PRECISION: tl.constexpr):
+    # float32 as three products of TF32 is added outside of the dot: matrix units truncate
+    # low bits when the accumulator is large
+    if a.dtype == tl.float32 and PRECISION == "tf32x3":
+        total = total + tl.dot(a, b, input_precision=PRECISION)
+    else:
+        total = tl.dot(a, b, total, input_precision=PRECISION)
+    return total
 
 
 @triton.jit
@@ -127,11 +139,8 @@ def attention_paged_decode_kernel(
             other=0.0,
         )
         out = out * correction[:, None]
-        out = tl.dot(
-            exponentials.to(q_ptr.dtype.element_ty),
-            v_cache,
-            out,
-            input_precision=PRECISION,
+        out = _sum_and_dot(
+            out, exponentials.to(q_ptr.dtype.element_ty), v_cache, PRECISION
         )
         row_max = new_max
     # masked blocks: edge of the mask, and the partial last one
@@ -182,11 +191,8 @@ def attention_paged_decode_kernel(
             other=0.0,
         )
         out = out * correction[:, None]
-        out = tl.dot(
-            exponentials.to(q_ptr.dtype.element_ty),
-            v_cache,
-            out,
-            input_precision=PRECISION,
+        out = _sum_and_dot(
+            out, exponentials.to(q_ptr.dtype.element_ty), v_cache, PRECISION
         )
         row_max = new_max
     tl.store(
@@ -276,9 +282,13 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def precision() -> str:
-    """Precision of float32 products: follows torch's setting for matmuls."""
-    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
+def attention_precision(head: int) -> str:
+    """Precision of float32 products: one of TF32 where torch is set to it, otherwise three,
+    which keep float32 precision, as in torch's own attention. Of heads of more elements,
+    both parts would fill shared memory: full precision, without matrix units."""
+    if torch.backends.cuda.matmul.fp32_precision == "tf32":
+        return "tf32"
+    return "tf32x3" if head <= 256 else "ieee"
 
 
 # Each entry: maximum heads of a batch and elements of a head (None: no limit), kernel,
@@ -307,6 +317,12 @@ SCHEDULES = (
         128,
         attention_paged_decode_kernel,
         {"BLOCK_M": 16, "BLOCK_N": 64, "SPLITS": 4, "num_stages": 2, "num_warps": 4},
+    ),
+    (
+        None,
+        256,
+        attention_paged_decode_kernel,
+        {"BLOCK_M": 16, "BLOCK_N": 32, "SPLITS": 4, "num_stages": 1, "num_warps": 4},
     ),
     (
         None,
@@ -498,7 +514,7 @@ def attention_paged_decode(
             part_maxima,
             part_sums,
             BLOCK_D=max(16, next_power_of_2(D)),
-            PRECISION=precision(),
+            PRECISION=attention_precision(D),
             **options,
         )
         attention_paged_decode_join_kernel[(M * BATCH,)](

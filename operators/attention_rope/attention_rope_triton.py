@@ -13,8 +13,9 @@ Online softmax: a running maximum and sum over blocks of keys; the accumulator i
 divided by the sum once, at the end.
 Weights are rounded, as in the reference, but divided by their sum only after they
 multiplied the values.
-Float32 products follow torch: TF32 where torch.backends.cuda.matmul.fp32_precision is
-tf32.
+Float32 products are three TF32 products, which keep float32 precision, as in torch's
+attention, and full precision beyond heads of 256 elements; one where
+torch.backends.cuda.matmul.fp32_precision is tf32.
 Where the schedule table selects torch's call, torch decides the order of the sums.
 """
 
@@ -24,6 +25,17 @@ import torch
 import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
+
+
+@triton.jit
+def _sum_and_dot(total, a, b, PRECISION: tl.constexpr):
+    # float32 as three products of TF32 is added outside of the dot: matrix units truncate
+    # low bits when the accumulator is large
+    if a.dtype == tl.float32 and PRECISION == "tf32x3":
+        total = total + tl.dot(a, b, input_precision=PRECISION)
+    else:
+        total = tl.dot(a, b, total, input_precision=PRECISION)
+    return total
 
 
 @triton.jit
@@ -188,9 +200,7 @@ def attention_rope_out_kernel(
             [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
         ).reshape(BLOCK_N, BLOCK_D)
         out = out * correction[:, None]
-        out = tl.dot(
-            exponentials.to(query_desc.dtype), v, out, input_precision=PRECISION
-        )
+        out = _sum_and_dot(out, exponentials.to(query_desc.dtype), v, PRECISION)
         row_max = new_max
     # masked blocks: edge of the mask, and the partial last one
     for start in range(full_end, end, BLOCK_N):
@@ -208,9 +218,7 @@ def attention_rope_out_kernel(
             [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
         ).reshape(BLOCK_N, BLOCK_D)
         out = out * correction[:, None]
-        out = tl.dot(
-            exponentials.to(query_desc.dtype), v, out, input_precision=PRECISION
-        )
+        out = _sum_and_dot(out, exponentials.to(query_desc.dtype), v, PRECISION)
         row_max = new_max
     out = out / row_sum[:, None]
     tl.store(
@@ -292,11 +300,8 @@ def attention_rope_out_tiles_kernel(
             + dims[None, :] * stride_vd,
         )
         out = out * correction[:, None]
-        out = tl.dot(
-            exponentials.to(query_ptr.dtype.element_ty),
-            v,
-            out,
-            input_precision=PRECISION,
+        out = _sum_and_dot(
+            out, exponentials.to(query_ptr.dtype.element_ty), v, PRECISION
         )
         row_max = new_max
     # masked blocks: edge of the mask, and the partial last one
@@ -328,11 +333,8 @@ def attention_rope_out_tiles_kernel(
             other=0.0,
         )
         out = out * correction[:, None]
-        out = tl.dot(
-            exponentials.to(query_ptr.dtype.element_ty),
-            v,
-            out,
-            input_precision=PRECISION,
+        out = _sum_and_dot(
+            out, exponentials.to(query_ptr.dtype.element_ty), v, PRECISION
         )
         row_max = new_max
     out = out / row_sum[:, None]
@@ -352,9 +354,13 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def precision() -> str:
-    """Precision of float32 products: follows torch's setting for matmuls."""
-    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
+def attention_precision(head: int) -> str:
+    """Precision of float32 products: one of TF32 where torch is set to it, otherwise three,
+    which keep float32 precision, as in torch's own attention. Of heads of more elements,
+    both parts would fill shared memory: full precision, without matrix units."""
+    if torch.backends.cuda.matmul.fp32_precision == "tf32":
+        return "tf32"
+    return "tf32x3" if head <= 256 else "ieee"
 
 
 @functools.cache
@@ -394,23 +400,26 @@ QUERY_KEY_SCHEDULES = (
 )
 
 
-# Each entry: maximum queries and bytes of an element (None: no limit), kernel, launch
-# options.
+# Each entry: maximum queries, heads of a batch and bytes of an element (None: no
+# limit), kernel, launch options.
 OUT_SCHEDULES = (
     (
         16,
+        None,
         2,
         attention_rope_out_kernel,
         {"BLOCK_M": 16, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
     ),
     (
         256,
+        None,
         2,
         attention_rope_out_tiles_kernel,
         {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
     ),
     (
-        512,
+        1024,
+        8,
         2,
         attention_rope_out_kernel,
         {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
@@ -418,10 +427,26 @@ OUT_SCHEDULES = (
     (
         512,
         None,
-        attention_rope_out_tiles_kernel,
-        {"BLOCK_M": 32, "BLOCK_N": 16, "num_stages": 1, "num_warps": 8},
+        2,
+        attention_rope_out_kernel,
+        {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
     ),
-    (None, None, torch.nn.functional.scaled_dot_product_attention, {}),
+    (None, None, 2, torch.nn.functional.scaled_dot_product_attention, {}),
+    (
+        256,
+        32,
+        None,
+        attention_rope_out_tiles_kernel,
+        {"BLOCK_M": 16, "BLOCK_N": 64, "num_stages": 1, "num_warps": 4},
+    ),
+    (
+        512,
+        None,
+        None,
+        attention_rope_out_tiles_kernel,
+        {"BLOCK_M": 32, "BLOCK_N": 64, "num_stages": 2, "num_warps": 4},
+    ),
+    (None, None, None, torch.nn.functional.scaled_dot_product_attention, {}),
 )
 
 
@@ -573,7 +598,7 @@ def compute_out(
             "attention_rope_out: at most 2**30 queries or keys and 1024 elements per "
             f"head, got {BATCH}, {M}, {N}, {D}"
         )
-    kernel, options = pick_schedule(OUT_SCHEDULES, M, query.element_size())
+    kernel, options = pick_schedule(OUT_SCHEDULES, M, BATCH, query.element_size())
     if kernel is attention_rope_out_kernel and not fit_descriptors(query, key, v):
         kernel = attention_rope_out_tiles_kernel  # no TMA descriptors
     if kernel is attention_rope_out_kernel:
@@ -593,7 +618,7 @@ def compute_out(
             D,
             H,
             BLOCK_D=128,
-            PRECISION=precision(),
+            PRECISION=attention_precision(128),
             **options,
         )
     elif kernel is attention_rope_out_tiles_kernel:
@@ -609,7 +634,7 @@ def compute_out(
             H,
             *v.stride(),
             BLOCK_D=128,
-            PRECISION=precision(),
+            PRECISION=attention_precision(128),
             **options,
         )
     elif kernel is torch.nn.functional.scaled_dot_product_attention:

@@ -8,8 +8,9 @@ Online softmax: a running maximum and sum over blocks of keys; the accumulator i
 divided by the sum once, at the end.
 Weights are rounded, as in the reference, but divided by their sum only after they
 multiplied the values.
-Float32 products follow torch: TF32 where torch.backends.cuda.matmul.fp32_precision is
-tf32.
+Float32 products are three TF32 products, which keep float32 precision, as in torch's
+attention, and full precision beyond heads of 256 elements; one where
+torch.backends.cuda.matmul.fp32_precision is tf32.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 An input whose dimensions cannot be merged without a copy is copied first (torch's
@@ -19,6 +20,17 @@ reshape).
 import torch
 import triton
 import triton.language as tl
+
+
+@triton.jit
+def _sum_and_dot(total, a, b, PRECISION: tl.constexpr):
+    # float32 as three products of TF32 is added outside of the dot: matrix units truncate
+    # low bits when the accumulator is large
+    if a.dtype == tl.float32 and PRECISION == "tf32x3":
+        total = total + tl.dot(a, b, input_precision=PRECISION)
+    else:
+        total = tl.dot(a, b, total, input_precision=PRECISION)
+    return total
 
 
 @triton.jit
@@ -165,9 +177,7 @@ def attention_varlen_causal_kernel(
             other=0.0,
         )
         out = out * correction[:, None]
-        out = tl.dot(
-            exponentials.to(q_ptr.dtype.element_ty), v, out, input_precision=PRECISION
-        )
+        out = _sum_and_dot(out, exponentials.to(q_ptr.dtype.element_ty), v, PRECISION)
         row_max = new_max
     # masked blocks: keys of some rows, and the partial last block
     for start in range(full_end, end, BLOCK_N):
@@ -201,9 +211,7 @@ def attention_varlen_causal_kernel(
             other=0.0,
         )
         out = out * correction[:, None]
-        out = tl.dot(
-            exponentials.to(q_ptr.dtype.element_ty), v, out, input_precision=PRECISION
-        )
+        out = _sum_and_dot(out, exponentials.to(q_ptr.dtype.element_ty), v, PRECISION)
         row_max = new_max
     # rows that see no key are 0
     out = out / tl.where(row_sum == 0, 1.0, row_sum)[:, None]
@@ -228,9 +236,13 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def precision() -> str:
-    """Precision of float32 products: follows torch's setting for matmuls."""
-    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
+def attention_precision(head: int) -> str:
+    """Precision of float32 products: one of TF32 where torch is set to it, otherwise three,
+    which keep float32 precision, as in torch's own attention. Of heads of more elements,
+    both parts would fill shared memory: full precision, without matrix units."""
+    if torch.backends.cuda.matmul.fp32_precision == "tf32":
+        return "tf32"
+    return "tf32x3" if head <= 256 else "ieee"
 
 
 # Each entry: maximum queries, elements of a head and bytes of an element (None: no
@@ -251,11 +263,32 @@ SCHEDULES = (
         {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
     ),
     (
+        256,
+        128,
+        None,
+        attention_varlen_causal_kernel,
+        {"BLOCK_M": 16, "BLOCK_N": 64, "num_stages": 1, "num_warps": 4},
+    ),
+    (
+        None,
+        64,
+        None,
+        attention_varlen_causal_kernel,
+        {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 1, "num_warps": 4},
+    ),
+    (
         None,
         128,
         None,
         attention_varlen_causal_kernel,
-        {"BLOCK_M": 32, "BLOCK_N": 16, "num_stages": 1, "num_warps": 8},
+        {"BLOCK_M": 32, "BLOCK_N": 64, "num_stages": 2, "num_warps": 4},
+    ),
+    (
+        None,
+        256,
+        None,
+        attention_varlen_causal_kernel,
+        {"BLOCK_M": 32, "BLOCK_N": 32, "num_stages": 1, "num_warps": 4},
     ),
     (
         None,
@@ -422,7 +455,7 @@ def attention_varlen_causal(
             *v.stride(),
             BLOCK_D=max(16, next_power_of_2(D)),
             CU_SEQLENS_Q_BITS=P.bit_length(),
-            PRECISION=precision(),
+            PRECISION=attention_precision(D),
             **options,
         )
     return out

@@ -502,7 +502,7 @@ SCHEDULES = (
     (
         802816,
         batch_norm_train_cooperative_kernel,
-        {"BLOCK_SIZE_N": 4096, "maxnreg": 128, "num_warps": 2},
+        {"BLOCK_SIZE_N": 2048, "maxnreg": 128, "num_warps": 1},
     ),
     (
         None,

@@ -299,11 +299,14 @@ def test_lengths_from_1_to_300_and_heads_of_any_size() -> None:
 
 @pytest.mark.parametrize(("lines", "queries"), [(f"{SDPA}(q, k, v, enable_gqa=True)", 1), (f"{SCORES}{WEIGH}", 20)])
 def test_the_last_line_of_the_table_has_heads_of_any_size(lines: str, queries: int) -> None:
-    """The lines before it are for heads of up to 128 elements, whose tiles are larger."""
+    """The lines before it are for heads of up to 128 elements, whose tiles are larger, and of up to 256 where torch's
+    attention is not called for these."""
     shapes = {**GROUPED, "q": "B 6 1 D"} if queries == 1 else {"q": "B 6 20 D", "k": "B 6 L D", "v": "B 6 L E"}
     plan = kernel_of(found := attention(lines, shapes, f"B 6 {queries} E"))
     *usual, last = plan.table
-    assert all({"D": 128, "E": 128}.items() <= dict(row.upto).items() for row in usual)
+    long = [dict(usual.pop().upto)] if last.schedule.variant != LIBRARY else []
+    assert all(row.limit(head) in (64, 128) for row in usual for head in "DE")
+    assert long in ([], [{"D": 256, "E": 256}])
     assert not last.upto
     heads = 2 if queries == 1 else 6
     q, k, v = (
@@ -312,6 +315,30 @@ def test_the_last_line_of_the_table_has_heads_of_any_size(lines: str, queries: i
     )
     op = load(render.triton_source(plan)).op
     assert float((op(q, k, v).double() - exact(found, [q, k, v])[0]).abs().max()) <= 2e-5
+
+
+@pytest.mark.parametrize("precision", ["ieee", "tf32x3", "tf32"])
+def test_a_spec_says_how_float32_is_multiplied(precision: str) -> None:
+    """Whatever torch is set to, which its own call would follow."""
+    plan = kernel_of(replace(FORMS["sdpa"], precision=precision))
+    text = render.triton_source(plan)
+    assert f'PRECISION="{precision}"' in text
+    assert "attention_precision" not in text
+    assert ("_sum_and_dot(out" in text) == (precision == "tf32x3")
+    assert LIBRARY not in {row.schedule.variant for row in plan.table}
+
+
+def test_float32_is_multiplied_as_torchs_attention_multiplies_it() -> None:
+    module = load(render.triton_source(kernel_of(FORMS["sdpa"])))
+    before = torch.backends.cuda.matmul.fp32_precision
+    assert [module.attention_precision(head) for head in (64, 256, 257)] == ["tf32x3", "tf32x3", "ieee"]
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        assert [module.attention_precision(head) for head in (64, 257)] == ["tf32", "tf32"]
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+    half = kernel_of(replace(FORMS["sdpa"], dtypes=(("T", ("float16", "bfloat16")),)))
+    assert "PRECISION" not in render.triton_source(half)
 
 
 def test_the_judge_is_told_how_long_heads_may_be() -> None:

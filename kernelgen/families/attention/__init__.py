@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from kernelgen.families.attention import kernels, library, lowering, schedules, sets
 from kernelgen.families.attention.lowering import AttentionBody, TilesBody
-from kernelgen.families.attention.writer import boxable, multiplies_float32
+from kernelgen.families.attention.writer import boxable, multiplied_as, said_of_products
 from kernelgen.families.family import Family, Table
 from kernelgen.families.kernel import Body
 from kernelgen.families.masks import seen, total
@@ -35,7 +35,8 @@ def takes(graph: Graph) -> bool:
 def _body(spec: OperatorSpec, graph: Graph) -> AttentionBody:
     body = lowering.body(spec, graph)
     factors = body.softmax.query, body.softmax.key, body.softmax.value
-    return replace(body, boxed=boxable(spec, body, factors), library=library.call(spec, body))
+    torchs = "" if spec.precision else library.call(spec, body)
+    return replace(body, boxed=boxable(spec, body, factors), library=torchs, precision=multiplied_as(spec))
 
 
 def _own(body: Body) -> AttentionBody:
@@ -95,9 +96,7 @@ def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
         said.append(
             "weights are rounded, as in the reference, but divided by their sum only after they multiplied the values"
         )
-    if multiplies_float32(spec, own):
-        said.append("float32 products follow torch: TF32 where torch.backends.cuda.matmul.fp32_precision is tf32")
-    return tuple(said)
+    return (*said, *said_of_products(spec, own))
 
 
 def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
@@ -113,11 +112,13 @@ def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
 
     return (
         Product(
-            names[softmax.scores], batch, rows, keys, heads, own.factor.dtype, hides_more=mask.hides_more,
+            names[softmax.scores], batch, rows, keys, heads, own.factor.dtype,
+            precision=multiplied_as(spec), hides_more=mask.hides_more,
             left=lambda rows, keys, summed, size: pairs(rows, keys, size) * summed,
         ),
         Product(
-            names[softmax.product], batch, rows, columns, keys, own.factor.dtype, hides_more=mask.hides_more,
+            names[softmax.product], batch, rows, columns, keys, own.factor.dtype,
+            precision=multiplied_as(spec), hides_more=mask.hides_more,
             left=lambda rows, columns, keys, size: pairs(rows, keys, size) * columns,
         ),
     )  # fmt: skip

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import log
 
 from kernelgen.families.attention.lowering import AttentionBody
-from kernelgen.families.attention.writer import PRECISION, Writer, multiplies_float32
+from kernelgen.families.attention.writer import Writer
 from kernelgen.families.bounds import Bounds, plus, scalar
 from kernelgen.families.masks import Affine, Condition
 from kernelgen.families.padding import ancestors, finite
@@ -41,7 +41,6 @@ class Walk:
         self.body = writer.body
         self.softmax = writer.body.softmax
         self.m, self.n, self.d, self.e = writer.m, writer.n, writer.d, writer.e
-        self.precision = PRECISION if multiplies_float32(writer.spec, writer.body) else None
         self.mask = self.body.mask()
         self.bounds = Bounds(writer.term, ir.Name("first_row"), _BLOCK_M, self._end, *writer.rows(self.m))
         names = self.body.names.of
@@ -207,7 +206,7 @@ class Walk:
         if not masked:
             w.whole.add(self.n)
         key_lets, key = w.factor(s.key, (self.n, self.d), self.d)
-        product = ir.Dot(self.query, ir.Transposed(self._aligned(s.key, s.query, key)), None, self.precision)
+        product = w.product(self.query, ir.Transposed(self._aligned(s.key, s.query, key)))
         builder.known[s.scores] = self.scores
         logits, elements = self._logits(masked=masked)
         softmax, _ = self.carry.step(elements, self.n, self.scale, self.exponentials)
@@ -231,7 +230,7 @@ class Walk:
         w.first["n"], w.builder.known = ir.Name("start"), known
         value = ir.Cast(value, "float32") if s.weights is None and not self._is_float32(s.value) else value
         corrected = ir.Apply("mul", (self.out, self.correction), self.out.shape)
-        dot = ir.Dot(self._weights(self.exponentials), value, self.out, self.precision)
+        dot = w.product(self._weights(self.exponentials), value, self.out)
         return (*lets, ir.Let((self.out.text,), corrected), ir.Let((self.out.text,), dot))
 
     def last(self) -> tuple[ir.Stmt, ...]:

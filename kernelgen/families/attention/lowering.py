@@ -111,6 +111,8 @@ class AttentionBody(TilesBody):
     softmax: Softmax
     boxed: frozenset[str] = frozenset()
     """The tensors whose tiles descriptors can copy."""
+    precision: str = ""
+    """How float32 is multiplied, where torch is not set to TF32."""
     library: str = ""
     """The call of torch's that computes all there is; empty where there is none."""
 

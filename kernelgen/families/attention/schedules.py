@@ -34,10 +34,13 @@ _LIBRARY = Schedule.make(LIBRARY)
 _DEFAULTS = {TILES: _TILES, BOXES: _BOXES, OVERLAPPED: _OVERLAPPED, SPLIT: _SPLIT, LIBRARY: _LIBRARY}
 _ONE_TILE = 16
 """Queries that one tile holds: their keys are divided among programs, 4 a head for 512 heads of a batch (H200, 8192
-keys: 505 us, 4.25 TB/s), more for fewer; of more heads a program each walks over all keys (474 us). Torch's attention,
-where heads share keys, took 0.54 of the time of 32 programs a head for 8 heads, and 0.94 for 512."""
+keys: 505 us, 4.25 TB/s), more for fewer; of more heads a program each walks over all keys. Torch's attention of one
+query is a candidate that no first table names: of 512 heads that share keys it took 468.9 us, the kernel here 471.7,
+and its second call gave other bits than its first (H200, torch 2.11; docs/benchmarks/contractions.json)."""
 _FEW_HEADS = 16
-"""Heads of a batch up to which torch's attention of one query was faster (H200)."""
+_OF_FEW_HEADS = _SPLIT.replace(BLOCK_M=64, BLOCK_N=32, SPLITS=32)
+"""Of one query, for so many heads of a batch: 15.3 us of 8 heads that 64 queries share, torch's 15.4, and almost twice
+that with the 16 rows of other tiles (H200, 8192 keys; docs/benchmarks/journals)."""
 _FEW_KEYS = 1024
 """Keys up to which one program has all of them. 4 queries of 4 heads by 4096 keys took 36.8 us so, and 6.9 us where 32
 programs share the keys (H200, docs/benchmarks/small.json); what is between was not measured."""
@@ -50,6 +53,11 @@ long (H200, docs/benchmarks/contractions.json)."""
 _FEW_PROGRAMS = 8
 """Heads of a batch of which cuDNN's larger tiles leave most processors idle (H200, 4 by 1024 by 128, causal: 16.2 us in
 tiles of 64 queries, torch's call 20.3)."""
+_SHORT_HEAD, _LONG_HEAD = 64, 256
+"""Elements of heads up to which tiles of float32 are large, and of the longest whose tiles were measured."""
+_SOME_HEADS = 32
+"""Heads of a batch of which few queries are divided into the smallest tiles, so that every processor has one: 8 heads
+of 64 and 130 queries took 8.8 us by 16 and 10.5 by 32 (H200, float32)."""
 _LONG = 512
 """Queries from which on torch's attention is named where it can be told everything. Of 4096 queries of heads of 128 in
 float16 the kernels here reach 0.84 (causal) and 0.83 (full) of cuDNN's speed, of heads of 64 0.92: cuDNN's kernels
@@ -140,9 +148,18 @@ def first_table(body: AttentionBody) -> Table:
         return found
     last = _SPLIT if any(row.schedule.variant == SPLIT for row in found) else _TILES
     calls = found[-1].schedule == _LIBRARY and _calls_torch(body, 1024)
-    last = _LIBRARY if calls else last.replace(BLOCK_M=16, BLOCK_N=16, num_stages=1, num_warps=8)
-    known = found[:-1] if found[-1].schedule == last else found
-    return (*(table_row(row.schedule, **dict(row.upto), **sizes) for row in known), table_row(last))
+    known = found[:-1] if calls else found
+    rows = tuple(table_row(row.schedule, **{**sizes, **dict(row.upto)}) for row in known)
+    if calls:
+        return (*rows, table_row(_LIBRARY))
+    long = table_row(_of_long_heads(last), **dict.fromkeys(sizes, _LONG_HEAD))
+    return (*rows, long, table_row(last.replace(BLOCK_M=16, BLOCK_N=16, num_stages=1, num_warps=8)))
+
+
+def _of_long_heads(schedule: Schedule) -> Schedule:
+    """Of more than 128 elements, and up to 256: 616 us in float32, 1079 by tiles of 16 by 16, 4928 without matrix units
+    (H200, 16 heads of 256, 1024 keys)."""
+    return schedule.replace(BLOCK_M=16 if schedule.variant == SPLIT else 32, BLOCK_N=32, num_stages=1)
 
 
 def _gathers(body: AttentionBody) -> bool:
@@ -164,22 +181,19 @@ def _shares_keys(body: AttentionBody) -> bool:
 
 
 def _table(body: AttentionBody) -> Table:
-    """Heads beyond 128 take half of the block. Float32, which is multiplied without matrix units, holds in registers
-    what a thread multiplies: compiled for sm_90, tiles of 64 queries by 32 keys had 7 KB a thread in local memory."""
+    """Heads beyond 128 take half of the block."""
     head = max(power(body, "d") or 128, power(body, "e") or 128)
     best = _BOXES if body.boxed else _TILES
     best = best if head <= 128 else best.replace(BLOCK_N=32, num_stages=2)
-    wide = _TILES.replace(BLOCK_M=32 if head <= 128 else 16, BLOCK_N=16, num_warps=8, num_stages=1)
-    best, wide = _fitting(body, best, 2), _fitting(body, wide, 4)
+    best = _fitting(body, best, 2)
     few = table_row(best.replace(BLOCK_M=16), M=_ONE_TILE, itemsize=2)
     some = ((16, 32), (64, 16), (256, 8))
     short = [table_row(_TILES, M=_SHORT, itemsize=2)] if best == _BOXES else []
     if (length(body, "m") or _ONE_TILE + 1) <= _ONE_TILE:
         stages = {} if head <= 128 else {"BLOCK_N": 32, "num_stages": 2}
         rows = [table_row(_SPLIT.replace(SPLITS=n, **stages), BATCH=heads) for heads, n in some]
-        if head <= 128 and _calls_torch(body, head):
-            few, many = table_row(_LIBRARY, BATCH=_FEW_HEADS, itemsize=2), table_row(_LIBRARY, itemsize=2)
-            return (few, *rows, many, table_row(_SPLIT.replace(**stages)))
+        if head <= 128 and best == _BOXES:
+            rows = [table_row(_OF_FEW_HEADS, BATCH=_FEW_HEADS, itemsize=2), *rows]
         # more heads than programs run at once; keys of float8 are converted, and split all the same
         whole = [table_row(best, itemsize=2)] if best == _BOXES else []
         return (*rows, *whole, table_row(_SPLIT.replace(**stages)))
@@ -191,11 +205,35 @@ def _table(body: AttentionBody) -> Table:
         few = by_keys
     if _calls_torch(body, head):
         some_heads = table_row(best, M=2 * _LONG, BATCH=_FEW_PROGRAMS, itemsize=2)
-        usual = table_row(best, M=_LONG, itemsize=2), table_row(wide, M=_LONG), table_row(_LIBRARY)
-        return (few, *short, some_heads, *usual)
+        usual = table_row(best, M=_LONG, itemsize=2), table_row(_LIBRARY, itemsize=2)
+        return (few, *short, some_heads, *usual, *_float32(body, head, calls=True))
     if _shares_keys(body) and body.library and head <= 128:  # in float32 torch writes the keys out for every head
-        return (few, *short, table_row(best, M=_LONG, itemsize=2), table_row(_LIBRARY, itemsize=2), table_row(wide))
-    return (few, *short, table_row(best, itemsize=2), table_row(wide))
+        usual = table_row(best, M=_LONG, itemsize=2), table_row(_LIBRARY, itemsize=2)
+        return (few, *short, *usual, *_float32(body, head))
+    return (few, *short, table_row(best, itemsize=2), *_float32(body, head))
+
+
+def _float32(body: AttentionBody, head: int, *, calls: bool = False) -> Table:
+    """Multiplied as three products of TF32, tiles are what registers and shared memory hold of both parts (H200: 64
+    heads of 64, 1024 keys 310 us, torch's attention 519, without matrix units 2917 on an H100; 32 heads of 128, 2048
+    keys 1542, 1542 and 10957). Where scores are masked, or something is computed of them, tiles of 64 queries took 0.68
+    to 0.79 of the time of 128 (causal, alibi; plain: 1.28). Without matrix units a thread holds what it multiplies in
+    registers: compiled for sm_90, tiles of 64 queries by 32 keys had 7 KB a thread in local memory. `calls`: torch's
+    attention is called for long heads beyond 64 elements."""
+    wide = _TILES.replace(BLOCK_M=32 if head <= 128 else 16, BLOCK_N=16, num_warps=8, num_stages=1)
+    if body.precision == "ieee" or head > _LONG_HEAD:
+        return (table_row(wide),)
+    if head > 128:
+        return (table_row(_of_long_heads(_TILES)),)
+    short = table_row(_fitting(body, _TILES.replace(BLOCK_M=16, num_stages=1), 4), M=_SHORT, BATCH=_SOME_HEADS)
+    wide = _fitting(body, _TILES.replace(BLOCK_M=32, num_stages=2), 4)
+    last = (table_row(wide, M=_LONG), table_row(_LIBRARY)) if calls else (table_row(wide),)
+    if max(power(body, "d") or 0, power(body, "e") or 0) > _SHORT_HEAD:
+        return (short, *last)
+    unknown = {body.extent(name).size: _SHORT_HEAD for name in "de" if power(body, name) is None}
+    tall = 128 if body.softmax.logits == body.softmax.scores and not body.mask().bounds else 64
+    narrow = table_row(wide.replace(BLOCK_M=tall, num_stages=1), **unknown)
+    return (short, narrow, *last) if unknown else (short, narrow)
 
 
 def starts(body: AttentionBody) -> tuple[Schedule, ...]:

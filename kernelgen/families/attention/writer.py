@@ -274,6 +274,14 @@ class Writer:
         strides = dict(s for a in self.body.layout.accesses for s in a.strides)
         return (*found, *(ir.Argument(n, "number", host) for n, host in strides.items() if n in used))
 
+    def product(self, a: ir.Expr, b: ir.Expr, total: ir.Name | None = None) -> ir.Expr:
+        """`total + a @ b`, or the product alone."""
+        if not multiplies_float32(self.spec, self.body):
+            return ir.Dot(a, b, total)
+        if total is None or self.spec.precision in ("ieee", "tf32"):
+            return ir.Dot(a, b, total, PRECISION)
+        return ir.Call("sum_and_dot", (total, a, b, ir.Name(PRECISION)), total.shape)
+
     def constexprs(self, *names: str) -> tuple[tuple[str, str | None], ...]:
         """Those that the table's line says, the sizes of heads, and how float32 is multiplied."""
         found: dict[str, str | None] = dict.fromkeys(names)
@@ -284,8 +292,14 @@ class Writer:
         searches = (i for i, value in enumerate(self.body.lowered.values) if value.op == SEARCH)
         found |= dict(map(self._bits, searches))
         if multiplies_float32(self.spec, self.body):
-            found[PRECISION] = "precision()"
+            found[PRECISION] = f'"{self.spec.precision}"' if self.spec.precision else self._precision()
         return tuple(found.items())
+
+    def _precision(self) -> str:
+        """The host's word for how float32 is multiplied."""
+        heads = dict.fromkeys(str(length(self.body, name) or self.body.extent(name).size) for name in "de")
+        longest = f"max({', '.join(heads)})" if len(heads) > 1 else next(iter(heads))
+        return f"attention_precision({longest})"
 
 
 def boxable(spec: OperatorSpec, body: TilesBody, factors: Iterable[int]) -> frozenset[str]:
@@ -315,6 +329,28 @@ def extents_of(body: TilesBody, access: Access) -> list[str]:
 
 
 def multiplies_float32(spec: OperatorSpec, body: TilesBody) -> bool:
-    """Whether a product's factors may be float32, of which torch's setting says how they are multiplied."""
+    """Whether a product's factors may be float32, of which torch's setting or the spec says how they are multiplied."""
     kinds = dict(spec.dtypes).get(body.factor.dtype, (body.factor.dtype,))
     return "float32" in kinds or not body.rounds()
+
+
+SPLIT_FLOAT32 = "tf32x3"
+"""How float32 is multiplied unless torch is set to TF32: as torch's own attention does from sm_80 on (PyTorch,
+aten/src/ATen/native/transformers/cuda/mem_eff_attention/gemm_kernel_utils.h: OpMultiplyAddFastF32)."""
+_SAID = {
+    None: "float32 products are three TF32 products, which keep float32 precision, as in torch's attention, and full "
+    "precision beyond heads of 256 elements; one where torch.backends.cuda.matmul.fp32_precision is tf32",
+    "ieee": "float32 products use full precision, whatever torch is set to",
+    "tf32x3": "float32 products are three TF32 products, which keep float32 precision, whatever torch is set to",
+    "tf32": "float32 products use TF32, with 10 mantissa bits, whatever torch is set to",
+}
+
+
+def said_of_products(spec: OperatorSpec, body: TilesBody) -> list[str]:
+    """A note on how float32 is multiplied, where it may be."""
+    return [_SAID[spec.precision]] if multiplies_float32(spec, body) else []
+
+
+def multiplied_as(spec: OperatorSpec) -> str:
+    """How products of float32 are, as an operator's Product says it."""
+    return spec.precision or SPLIT_FLOAT32

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kernelgen.families.attention import LONGEST_WITH_GRADIENTS, limits, sizes_of, too_large
-from kernelgen.families.attention.writer import boxable, multiplies_float32
+from kernelgen.families.attention.writer import boxable, multiplied_as, said_of_products
 from kernelgen.families.attention_backward import kernels, lowering, schedules
 from kernelgen.families.attention_backward.lowering import GradientBody
 from kernelgen.families.family import Family, Table
@@ -26,7 +26,7 @@ def _own(body: Body) -> GradientBody:
 
 def _body(spec: OperatorSpec, graph: Graph) -> GradientBody:
     body = lowering.body(spec, graph)
-    return replace(body, boxed=boxable(spec, body, body.factors()))
+    return replace(body, boxed=boxable(spec, body, body.factors()), precision=multiplied_as(spec))
 
 
 def build(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Step, ...]:
@@ -55,9 +55,7 @@ def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
     said = ["the weights are recomputed block by block from the logsumexp that the forward saved"]
     if own.rounds():
         said.append("results that are multiplied again are rounded first, as in the reference")
-    if multiplies_float32(spec, own):
-        said.append("float32 products follow torch: TF32 where torch.backends.cuda.matmul.fp32_precision is tf32")
-    return tuple(said)
+    return (*said, *said_of_products(spec, own))
 
 
 def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
@@ -66,15 +64,15 @@ def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
         name: tuple(own.lowered.space.axes[a] for a in own.extent(name).axes)
         for name in ("batch", "shared", "m", "n", "d", "e")
     }
-    batch, dtype = of["batch"] + of["shared"], own.factor.dtype
+    batch, dtype, how = of["batch"] + of["shared"], own.factor.dtype, multiplied_as(spec)
     found = []
     for i in (*own.inner, *own.outer):
         own_axes = own.lowered.values[i].axes
         if i in own.inner:
-            found.append(Product(own.names.of[i], batch, of["m"], of["n"], of["d"], dtype))
+            found.append(Product(own.names.of[i], batch, of["m"], of["n"], of["d"], dtype, precision=how))
         else:
             head = of["d"] if own_axes & set(own.extent("d").axes) else of["e"]
-            found.append(Product(own.names.of[i], batch, of[own.kept], head, of[own.walked], dtype))
+            found.append(Product(own.names.of[i], batch, of[own.kept], head, of[own.walked], dtype, precision=how))
     return tuple(found)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from kernelgen.families.attention.writer import PRECISION, Writer, multiplies_float32
+from kernelgen.families.attention.writer import Writer
 from kernelgen.families.attention_backward.lowering import GradientBody
 from kernelgen.families.bounds import Bounds, plus, scalar
 from kernelgen.families.values import Use
@@ -32,7 +32,6 @@ class Walk:
         self.kept, self.walked = sides[body.kept], sides[body.walked]
         self.tile = (self.kept, self.walked)
         self.heads = tuple(dict.fromkeys((writer.d, writer.e)))
-        self.precision = PRECISION if multiplies_float32(writer.spec, body) else None
         self.values, self.names = body.lowered.values, body.names.of
         self.mask = body.mask()
         self.start = ir.Name("first_row" if body.kept == "m" else "first_key")
@@ -245,7 +244,7 @@ class Walk:
         yield from self._factor(other, self.walked)
         made = ir.Name(self.names[product], self.tile)
         turned = ir.Transposed(self._aligned(other, own))
-        yield ir.Let((made.text,), ir.Dot(self._aligned(own, other), turned, None, self.precision))
+        yield ir.Let((made.text,), self.writer.product(self._aligned(own, other), turned))
         self.builder.known[product] = made
 
     def _weights(self, *, hides: bool) -> Iterator[ir.Stmt]:
@@ -304,7 +303,7 @@ class Walk:
         elif not self._is_float32(right):
             taken = ir.Cast(taken, "float32")
         total = self.sums[product]
-        yield ir.Let((total.text,), ir.Dot(factor, taken, total, self.precision))
+        yield ir.Let((total.text,), self.writer.product(factor, taken, total))
 
     # After the walk
 

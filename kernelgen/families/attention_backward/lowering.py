@@ -56,6 +56,8 @@ class GradientBody(TilesBody):
     """Values that are zero where a condition does not hold, each with what it is elsewhere."""
     kept: str
     """What a program has a tile of, queries `m` or keys `n`; it walks over the other ones."""
+    precision: str = ""
+    """How float32 is multiplied, where torch is not set to TF32."""
     boxed: frozenset[str] = frozenset()
     """The tensors whose tiles descriptors can copy."""
 

@@ -4,8 +4,9 @@ of v.
 
 The weights are recomputed block by block from the logsumexp that the forward saved.
 Results that are multiplied again are rounded first, as in the reference.
-Float32 products follow torch: TF32 where torch.backends.cuda.matmul.fp32_precision is
-tf32.
+Float32 products are three TF32 products, which keep float32 precision, as in torch's
+attention, and full precision beyond heads of 256 elements; one where
+torch.backends.cuda.matmul.fp32_precision is tf32.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 """
@@ -16,6 +17,17 @@ import torch
 import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
+
+
+@triton.jit
+def _sum_and_dot(total, a, b, PRECISION: tl.constexpr):
+    # float32 as three products of TF32 is added outside of the dot: matrix units truncate
+    # low bits when the accumulator is large
+    if a.dtype == tl.float32 and PRECISION == "tf32x3":
+        total = total + tl.dot(a, b, input_precision=PRECISION)
+    else:
+        total = tl.dot(a, b, total, input_precision=PRECISION)
+    return total
 
 
 @triton.jit
@@ -107,17 +119,15 @@ def attention_alibi_backward_k_v_kernel(
             [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
         ).reshape(BLOCK_M, BLOCK_D)
         weights = tl.where(row_mask[None, :], weights, 0.0)
-        grad_v = tl.dot(
-            weights.to(grad_out_desc.dtype), grad_out, grad_v, input_precision=PRECISION
+        grad_v = _sum_and_dot(
+            grad_v, weights.to(grad_out_desc.dtype), grad_out, PRECISION
         )
         grad_weights = tl.dot(v, grad_out.T, input_precision=PRECISION)
         # grad_scores = weights_2 * (grad_weights - delta)
         grad_scores = weights * (grad_weights - delta[None, :])
         grad_scores = tl.where(is_greater, 0.0, grad_scores)
         grad_scores = tl.where(row_mask[None, :], grad_scores, 0.0)
-        grad_k = tl.dot(
-            grad_scores.to(grad_out_desc.dtype), q, grad_k, input_precision=PRECISION
-        )
+        grad_k = _sum_and_dot(grad_k, grad_scores.to(grad_out_desc.dtype), q, PRECISION)
     # blocks past the edge of the mask
     for start in range(full_start, full_end, BLOCK_M):
         rows = (start + tl.arange(0, BLOCK_M)).to(tl.int64)
@@ -146,14 +156,12 @@ def attention_alibi_backward_k_v_kernel(
         grad_out = grad_out_desc.load(
             [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
         ).reshape(BLOCK_M, BLOCK_D)
-        grad_v = tl.dot(
-            weights.to(grad_out_desc.dtype), grad_out, grad_v, input_precision=PRECISION
+        grad_v = _sum_and_dot(
+            grad_v, weights.to(grad_out_desc.dtype), grad_out, PRECISION
         )
         grad_weights = tl.dot(v, grad_out.T, input_precision=PRECISION)
         grad_scores = weights * (grad_weights - delta[None, :])
-        grad_k = tl.dot(
-            grad_scores.to(grad_out_desc.dtype), q, grad_k, input_precision=PRECISION
-        )
+        grad_k = _sum_and_dot(grad_k, grad_scores.to(grad_out_desc.dtype), q, PRECISION)
     # the partial last block
     for start in range(full_end, M, BLOCK_M):
         rows = (start + tl.arange(0, BLOCK_M)).to(tl.int64)
@@ -188,15 +196,13 @@ def attention_alibi_backward_k_v_kernel(
             [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
         ).reshape(BLOCK_M, BLOCK_D)
         weights = tl.where(row_mask[None, :], weights, 0.0)
-        grad_v = tl.dot(
-            weights.to(grad_out_desc.dtype), grad_out, grad_v, input_precision=PRECISION
+        grad_v = _sum_and_dot(
+            grad_v, weights.to(grad_out_desc.dtype), grad_out, PRECISION
         )
         grad_weights = tl.dot(v, grad_out.T, input_precision=PRECISION)
         grad_scores = weights * (grad_weights - delta[None, :])
         grad_scores = tl.where(row_mask[None, :], grad_scores, 0.0)
-        grad_k = tl.dot(
-            grad_scores.to(grad_out_desc.dtype), q, grad_k, input_precision=PRECISION
-        )
+        grad_k = _sum_and_dot(grad_k, grad_scores.to(grad_out_desc.dtype), q, PRECISION)
     scale = tl.rsqrt(tl.cast(D, tl.float32))
     # grad_k = (grad_scores_2.to(dtype).mT @ q).float() * scale
     grad_k = grad_k * scale
@@ -349,22 +355,16 @@ def attention_alibi_backward_k_v_walk_kernel(
             other=0.0,
         )
         weights = tl.where(row_mask[None, :], weights, 0.0)
-        grad_v = tl.dot(
-            weights.to(grad_out_ptr.dtype.element_ty),
-            grad_out,
-            grad_v,
-            input_precision=PRECISION,
+        grad_v = _sum_and_dot(
+            grad_v, weights.to(grad_out_ptr.dtype.element_ty), grad_out, PRECISION
         )
         grad_weights = tl.dot(v, grad_out.T, input_precision=PRECISION)
         # grad_scores = weights_2 * (grad_weights - delta)
         grad_scores = weights * (grad_weights - delta[None, :])
         grad_scores = tl.where(is_greater, 0.0, grad_scores)
         grad_scores = tl.where(row_mask[None, :], grad_scores, 0.0)
-        grad_k = tl.dot(
-            grad_scores.to(grad_out_ptr.dtype.element_ty),
-            q,
-            grad_k,
-            input_precision=PRECISION,
+        grad_k = _sum_and_dot(
+            grad_k, grad_scores.to(grad_out_ptr.dtype.element_ty), q, PRECISION
         )
     # blocks past the edge of the mask
     for start in range(full_start, full_end, BLOCK_M):
@@ -406,19 +406,13 @@ def attention_alibi_backward_k_v_walk_kernel(
             mask=dim_mask[None, :],
             other=0.0,
         )
-        grad_v = tl.dot(
-            weights.to(grad_out_ptr.dtype.element_ty),
-            grad_out,
-            grad_v,
-            input_precision=PRECISION,
+        grad_v = _sum_and_dot(
+            grad_v, weights.to(grad_out_ptr.dtype.element_ty), grad_out, PRECISION
         )
         grad_weights = tl.dot(v, grad_out.T, input_precision=PRECISION)
         grad_scores = weights * (grad_weights - delta[None, :])
-        grad_k = tl.dot(
-            grad_scores.to(grad_out_ptr.dtype.element_ty),
-            q,
-            grad_k,
-            input_precision=PRECISION,
+        grad_k = _sum_and_dot(
+            grad_k, grad_scores.to(grad_out_ptr.dtype.element_ty), q, PRECISION
         )
     # the partial last block
     for start in range(full_end, M, BLOCK_M):
@@ -466,20 +460,14 @@ def attention_alibi_backward_k_v_walk_kernel(
             other=0.0,
         )
         weights = tl.where(row_mask[None, :], weights, 0.0)
-        grad_v = tl.dot(
-            weights.to(grad_out_ptr.dtype.element_ty),
-            grad_out,
-            grad_v,
-            input_precision=PRECISION,
+        grad_v = _sum_and_dot(
+            grad_v, weights.to(grad_out_ptr.dtype.element_ty), grad_out, PRECISION
         )
         grad_weights = tl.dot(v, grad_out.T, input_precision=PRECISION)
         grad_scores = weights * (grad_weights - delta[None, :])
         grad_scores = tl.where(row_mask[None, :], grad_scores, 0.0)
-        grad_k = tl.dot(
-            grad_scores.to(grad_out_ptr.dtype.element_ty),
-            q,
-            grad_k,
-            input_precision=PRECISION,
+        grad_k = _sum_and_dot(
+            grad_k, grad_scores.to(grad_out_ptr.dtype.element_ty), q, PRECISION
         )
     scale = tl.rsqrt(tl.cast(D, tl.float32))
     # grad_k = (grad_scores_2.to(dtype).mT @ q).float() * scale
@@ -514,9 +502,13 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def precision() -> str:
-    """Precision of float32 products: follows torch's setting for matmuls."""
-    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
+def attention_precision(head: int) -> str:
+    """Precision of float32 products: one of TF32 where torch is set to it, otherwise three,
+    which keep float32 precision, as in torch's own attention. Of heads of more elements,
+    both parts would fill shared memory: full precision, without matrix units."""
+    if torch.backends.cuda.matmul.fp32_precision == "tf32":
+        return "tf32"
+    return "tf32x3" if head <= 256 else "ieee"
 
 
 @functools.cache
@@ -551,16 +543,28 @@ SCHEDULES = (
         {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 2, "num_warps": 4},
     ),
     (
-        128,
-        None,
-        attention_alibi_backward_k_v_walk_kernel,
-        {"BLOCK_M": 32, "BLOCK_N": 16, "num_stages": 2, "num_warps": 8},
-    ),
-    (
         None,
         2,
         attention_alibi_backward_k_v_walk_kernel,
         {"BLOCK_M": 32, "BLOCK_N": 32, "num_stages": 1, "num_warps": 8},
+    ),
+    (
+        64,
+        None,
+        attention_alibi_backward_k_v_walk_kernel,
+        {"BLOCK_M": 64, "BLOCK_N": 32, "num_stages": 1, "num_warps": 4},
+    ),
+    (
+        128,
+        None,
+        attention_alibi_backward_k_v_walk_kernel,
+        {"BLOCK_M": 64, "BLOCK_N": 32, "num_stages": 1, "num_warps": 4},
+    ),
+    (
+        256,
+        None,
+        attention_alibi_backward_k_v_walk_kernel,
+        {"BLOCK_M": 16, "BLOCK_N": 16, "num_stages": 1, "num_warps": 4},
     ),
     (
         None,
@@ -769,7 +773,7 @@ def attention_alibi_backward_k_v(
                 delta.stride(1),
                 delta.stride(2),
                 BLOCK_D=max(16, next_power_of_2(D)),
-                PRECISION=precision(),
+                PRECISION=attention_precision(D),
                 **options,
             )
         elif kernel is attention_alibi_backward_k_v_walk_kernel:
@@ -800,7 +804,7 @@ def attention_alibi_backward_k_v(
                 delta.stride(1),
                 delta.stride(2),
                 BLOCK_D=max(16, next_power_of_2(D)),
-                PRECISION=precision(),
+                PRECISION=attention_precision(D),
                 **options,
             )
     return grad_k, grad_v

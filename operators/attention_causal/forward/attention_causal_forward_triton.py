@@ -6,8 +6,9 @@ Online softmax: a running maximum and sum over blocks of keys; the accumulator i
 divided by the sum once, at the end.
 Weights are rounded, as in the reference, but divided by their sum only after they
 multiplied the values.
-Float32 products follow torch: TF32 where torch.backends.cuda.matmul.fp32_precision is
-tf32.
+Float32 products are three TF32 products, which keep float32 precision, as in torch's
+attention, and full precision beyond heads of 256 elements; one where
+torch.backends.cuda.matmul.fp32_precision is tf32.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 """
@@ -18,6 +19,17 @@ import torch
 import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
+
+
+@triton.jit
+def _sum_and_dot(total, a, b, PRECISION: tl.constexpr):
+    # float32 as three products of TF32 is added outside of the dot: matrix units truncate
+    # low bits when the accumulator is large
+    if a.dtype == tl.float32 and PRECISION == "tf32x3":
+        total = total + tl.dot(a, b, input_precision=PRECISION)
+    else:
+        total = tl.dot(a, b, total, input_precision=PRECISION)
+    return total
 
 
 @triton.jit
@@ -73,7 +85,7 @@ def attention_causal_forward_kernel(
             [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
         ).reshape(BLOCK_N, BLOCK_D)
         out = out * correction[:, None]
-        out = tl.dot(exponentials.to(q_desc.dtype), v, out, input_precision=PRECISION)
+        out = _sum_and_dot(out, exponentials.to(q_desc.dtype), v, PRECISION)
         row_max = new_max
     # masked blocks: edge of the mask, and the partial last one
     for start in range(full_end, end, BLOCK_N):
@@ -92,7 +104,7 @@ def attention_causal_forward_kernel(
             [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
         ).reshape(BLOCK_N, BLOCK_D)
         out = out * correction[:, None]
-        out = tl.dot(exponentials.to(q_desc.dtype), v, out, input_precision=PRECISION)
+        out = _sum_and_dot(out, exponentials.to(q_desc.dtype), v, PRECISION)
         row_max = new_max
     # the maximum has the product rounded first, not fused into an fma with what is
     # subtracted
@@ -198,9 +210,7 @@ def attention_causal_forward_tiles_kernel(
             other=0.0,
         )
         out = out * correction[:, None]
-        out = tl.dot(
-            exponentials.to(q_ptr.dtype.element_ty), v, out, input_precision=PRECISION
-        )
+        out = _sum_and_dot(out, exponentials.to(q_ptr.dtype.element_ty), v, PRECISION)
         row_max = new_max
     # masked blocks: edge of the mask, and the partial last one
     for start in range(full_end, end, BLOCK_N):
@@ -232,9 +242,7 @@ def attention_causal_forward_tiles_kernel(
             other=0.0,
         )
         out = out * correction[:, None]
-        out = tl.dot(
-            exponentials.to(q_ptr.dtype.element_ty), v, out, input_precision=PRECISION
-        )
+        out = _sum_and_dot(out, exponentials.to(q_ptr.dtype.element_ty), v, PRECISION)
         row_max = new_max
     # the maximum has the product rounded first, not fused into an fma with what is
     # subtracted
@@ -266,9 +274,13 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def precision() -> str:
-    """Precision of float32 products: follows torch's setting for matmuls."""
-    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
+def attention_precision(head: int) -> str:
+    """Precision of float32 products: one of TF32 where torch is set to it, otherwise three,
+    which keep float32 precision, as in torch's own attention. Of heads of more elements,
+    both parts would fill shared memory: full precision, without matrix units."""
+    if torch.backends.cuda.matmul.fp32_precision == "tf32":
+        return "tf32"
+    return "tf32x3" if head <= 256 else "ieee"
 
 
 @functools.cache
@@ -293,11 +305,12 @@ def fit_descriptors(*tensors: torch.Tensor) -> bool:
     )
 
 
-# Each entry: maximum queries, elements of a head and bytes of an element (None: no
-# limit), kernel, launch options.
+# Each entry: maximum queries, heads of a batch, elements of a head and bytes of an
+# element (None: no limit), kernel, launch options.
 SCHEDULES = (
     (
         16,
+        None,
         128,
         2,
         attention_causal_forward_kernel,
@@ -305,12 +318,14 @@ SCHEDULES = (
     ),
     (
         256,
+        None,
         128,
         2,
         attention_causal_forward_tiles_kernel,
         {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
     ),
     (
+        None,
         None,
         128,
         2,
@@ -318,13 +333,39 @@ SCHEDULES = (
         {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
     ),
     (
+        256,
+        32,
+        128,
+        None,
+        attention_causal_forward_tiles_kernel,
+        {"BLOCK_M": 16, "BLOCK_N": 64, "num_stages": 1, "num_warps": 4},
+    ),
+    (
+        None,
+        None,
+        64,
+        None,
+        attention_causal_forward_tiles_kernel,
+        {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 1, "num_warps": 4},
+    ),
+    (
+        None,
         None,
         128,
         None,
         attention_causal_forward_tiles_kernel,
-        {"BLOCK_M": 32, "BLOCK_N": 16, "num_stages": 1, "num_warps": 8},
+        {"BLOCK_M": 32, "BLOCK_N": 64, "num_stages": 2, "num_warps": 4},
     ),
     (
+        None,
+        None,
+        256,
+        None,
+        attention_causal_forward_tiles_kernel,
+        {"BLOCK_M": 32, "BLOCK_N": 32, "num_stages": 1, "num_warps": 4},
+    ),
+    (
+        None,
         None,
         None,
         None,
@@ -334,10 +375,12 @@ SCHEDULES = (
 )
 
 
-def pick_schedule(M: int, D: int, itemsize: int):
+def pick_schedule(M: int, BATCH: int, D: int, itemsize: int):
     """The kernel and the launch options of the first entry whose maxima admit these sizes."""
-    for max_M, max_D, max_itemsize, kernel, options in SCHEDULES:
+    for max_M, max_BATCH, max_D, max_itemsize, kernel, options in SCHEDULES:
         if max_M is not None and M > max_M:
+            continue
+        if max_BATCH is not None and BATCH > max_BATCH:
             continue
         if max_D is not None and D > max_D:
             continue
@@ -422,7 +465,7 @@ def attention_causal_forward(
             "attention_causal_forward: at most 2**30 queries or keys and 1024 "
             f"elements per head, got {BATCH}, {M}, {N}, {D}"
         )
-    kernel, options = pick_schedule(M, D, q.element_size())
+    kernel, options = pick_schedule(M, BATCH, D, q.element_size())
     if kernel is attention_causal_forward_kernel and not fit_descriptors(q, k, v):
         kernel = attention_causal_forward_tiles_kernel  # no TMA descriptors
     with torch.cuda.device(q.get_device()):  # Triton launches on the current device
@@ -448,7 +491,7 @@ def attention_causal_forward(
                 D,
                 H,
                 BLOCK_D=max(16, next_power_of_2(D)),
-                PRECISION=precision(),
+                PRECISION=attention_precision(D),
                 **options,
             )
         elif kernel is attention_causal_forward_tiles_kernel:
@@ -467,7 +510,7 @@ def attention_causal_forward(
                 *k.stride(),
                 *v.stride(),
                 BLOCK_D=max(16, next_power_of_2(D)),
-                PRECISION=precision(),
+                PRECISION=attention_precision(D),
                 **options,
             )
     return out, lse

@@ -4,8 +4,9 @@ gradients need.
 
 The weights are recomputed block by block from the logsumexp that the forward saved.
 Results that are multiplied again are rounded first, as in the reference.
-Float32 products follow torch: TF32 where torch.backends.cuda.matmul.fp32_precision is
-tf32.
+Float32 products are three TF32 products, which keep float32 precision, as in torch's
+attention, and full precision beyond heads of 256 elements; one where
+torch.backends.cuda.matmul.fp32_precision is tf32.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 """
@@ -13,6 +14,17 @@ eager rounds every operation.
 import torch
 import triton
 import triton.language as tl
+
+
+@triton.jit
+def _sum_and_dot(total, a, b, PRECISION: tl.constexpr):
+    # float32 as three products of TF32 is added outside of the dot: matrix units truncate
+    # low bits when the accumulator is large
+    if a.dtype == tl.float32 and PRECISION == "tf32x3":
+        total = total + tl.dot(a, b, input_precision=PRECISION)
+    else:
+        total = tl.dot(a, b, total, input_precision=PRECISION)
+    return total
 
 
 @triton.jit
@@ -126,11 +138,8 @@ def attention_rope_backward_kernel(
         grad_weights = tl.dot(grad_out, v.T, input_precision=PRECISION)
         # grad_scores = weights_2 * (grad_weights - delta)
         grad_scores = weights * (grad_weights - delta[:, None])
-        product_q = tl.dot(
-            grad_scores.to(grad_out_ptr.dtype.element_ty),
-            key,
-            product_q,
-            input_precision=PRECISION,
+        product_q = _sum_and_dot(
+            product_q, grad_scores.to(grad_out_ptr.dtype.element_ty), key, PRECISION
         )
     # masked blocks: edge of the mask, and the partial last one
     for start in range(full_end, end, BLOCK_N):
@@ -163,11 +172,8 @@ def attention_rope_backward_kernel(
         grad_scores = weights * (grad_weights - delta[:, None])
         grad_scores = tl.where(is_at_most, grad_scores, 0.0)
         grad_scores = tl.where(key_mask[None, :], grad_scores, 0.0)
-        product_q = tl.dot(
-            grad_scores.to(grad_out_ptr.dtype.element_ty),
-            key,
-            product_q,
-            input_precision=PRECISION,
+        product_q = _sum_and_dot(
+            product_q, grad_scores.to(grad_out_ptr.dtype.element_ty), key, PRECISION
         )
     tl.store(
         product_q_ptr
@@ -186,9 +192,13 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def precision() -> str:
-    """Precision of float32 products: follows torch's setting for matmuls."""
-    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
+def attention_precision(head: int) -> str:
+    """Precision of float32 products: one of TF32 where torch is set to it, otherwise three,
+    which keep float32 precision, as in torch's own attention. Of heads of more elements,
+    both parts would fill shared memory: full precision, without matrix units."""
+    if torch.backends.cuda.matmul.fp32_precision == "tf32":
+        return "tf32"
+    return "tf32x3" if head <= 256 else "ieee"
 
 
 # Each entry: maximum bytes of an element (None: no limit), kernel, launch options.
@@ -201,7 +211,7 @@ SCHEDULES = (
     (
         None,
         attention_rope_backward_kernel,
-        {"BLOCK_M": 32, "BLOCK_N": 16, "num_stages": 2, "num_warps": 8},
+        {"BLOCK_M": 32, "BLOCK_N": 64, "num_stages": 1, "num_warps": 4},
     ),
 )
 
@@ -369,7 +379,7 @@ def attention_rope_backward(
             *v.stride(),
             *out.stride(),
             BLOCK_D=128,
-            PRECISION=precision(),
+            PRECISION=attention_precision(128),
             **options,
         )
     return product_q, delta

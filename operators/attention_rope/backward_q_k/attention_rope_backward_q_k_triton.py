@@ -35,7 +35,6 @@ def attention_rope_backward_q_k_kernel(
     stride_grad_k_m: tl.constexpr,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
-    ROW_TILES: tl.constexpr,
 ):
     stride_product_q_m = tl.cast(stride_product_q_m, tl.int64)  # offsets may pass 2**31
     stride_product_q_3 = tl.cast(stride_product_q_3, tl.int64)
@@ -47,8 +46,8 @@ def attention_rope_backward_q_k_kernel(
     stride_product_k_3 = tl.cast(stride_product_k_3, tl.int64)
     stride_grad_q_m = tl.cast(stride_grad_q_m, tl.int64)
     stride_grad_k_m = tl.cast(stride_grad_k_m, tl.int64)
-    # several tiles of rows and columns of one plane per program
-    num_tiles_m = tl.cdiv(S, BLOCK_SIZE_M * ROW_TILES)
+    # one tile of rows and columns of one plane per program
+    num_tiles_m = tl.cdiv(S, BLOCK_SIZE_M)
     plane = tl.program_id(0) // num_tiles_m
     pid_m = tl.program_id(0) % num_tiles_m
     pid_n = tl.program_id(1)
@@ -61,92 +60,91 @@ def attention_rope_backward_q_k_kernel(
     octet_mask = cols < N + 64
     octets = cols + 64
     octet_mask_2 = octets < N + 64
-    for tile in tl.static_range(ROW_TILES):
-        s = (pid_m * ROW_TILES + tile) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-        rows = plane.to(tl.int64) * S + s  # int64: rows * N may pass 2**31
-        row_mask = s < S
-        mask = row_mask[:, None, None] & col_mask[None, :, :]
-        product_q_at = (
-            product_q_ptr
-            + rows[:, None] * stride_product_q_m
-            + first[None, :] * stride_product_q_3
-        )
-        product_q = tl.load(
-            product_q_at[:, :, None] + octet[None, None, :] * stride_product_q_3,
-            mask=row_mask[:, None, None] & octet_mask[None, :, :],
-        )
-        product_q_2 = tl.load(
-            product_q_at[:, :, None] + (octet + 64)[None, None, :] * stride_product_q_3,
-            mask=row_mask[:, None, None] & octet_mask_2[None, :, :],
-        )
-        cos_at = cos_ptr + s[:, None] * stride_cos_s + first[None, :] * stride_cos_1
-        cos = tl.load(
-            cos_at[:, :, None] + octet[None, None, :] * stride_cos_1,
-            mask=row_mask[:, None, None] & octet_mask[None, :, :],
-        ).to(tl.float32)
-        cos_2 = tl.load(
-            cos_at[:, :, None] + (octet + 64)[None, None, :] * stride_cos_1,
-            mask=row_mask[:, None, None] & octet_mask_2[None, :, :],
-        ).to(tl.float32)
-        sin_at = sin_ptr + s[:, None] * stride_sin_s + first[None, :] * stride_sin_1
-        sin_2 = tl.load(
-            sin_at[:, :, None] + octet[None, None, :] * stride_sin_1,
-            mask=row_mask[:, None, None] & octet_mask[None, :, :],
-        ).to(tl.float32)
-        sin = tl.load(
-            sin_at[:, :, None] + (octet + 64)[None, None, :] * stride_sin_1,
-            mask=row_mask[:, None, None] & octet_mask_2[None, :, :],
-        ).to(tl.float32)
-        product_k_at = (
-            product_k_ptr
-            + rows[:, None] * stride_product_k_m
-            + first[None, :] * stride_product_k_3
-        )
-        product_k = tl.load(
-            product_k_at[:, :, None] + octet[None, None, :] * stride_product_k_3,
-            mask=row_mask[:, None, None] & octet_mask[None, :, :],
-        )
-        product_k_2 = tl.load(
-            product_k_at[:, :, None] + (octet + 64)[None, None, :] * stride_product_k_3,
-            mask=row_mask[:, None, None] & octet_mask_2[None, :, :],
-        )
-        # grad_joined_2 = 0.0883883476483184 * (product_q * sin)
-        grad_joined_2 = product_q_2 * sin * 0.0883883476483184
-        # grad_q = 0.0883883476483184 * (product_q * cos) + joined_2
-        grad_q = product_q * cos * 0.0883883476483184 + grad_joined_2
-        grad_joined_2_2 = product_q * sin_2 * 0.0883883476483184
-        # joined_2 = torch.cat((grad_joined_2[..., 64:], -grad_joined_2[..., :-64]),
-        # dim=-1)
-        joined_2 = -grad_joined_2_2
-        grad_q_2 = product_q_2 * cos_2 * 0.0883883476483184 + joined_2
-        # grad_joined = 0.0883883476483184 * (product_k * sin)
-        grad_joined = product_k_2 * sin * 0.0883883476483184
-        # grad_k = 0.0883883476483184 * (product_k * cos) + joined
-        grad_k = product_k * cos * 0.0883883476483184 + grad_joined
-        grad_joined_3 = product_k * sin_2 * 0.0883883476483184
-        # joined = torch.cat((grad_joined[..., 64:], -grad_joined[..., :-64]), dim=-1)
-        joined = -grad_joined_3
-        grad_k_2 = product_k_2 * cos_2 * 0.0883883476483184 + joined
-        tl.store(
-            grad_q_ptr + rows[:, None, None] * stride_grad_q_m + cols[None, :, :],
-            grad_q,
-            mask=mask,
-        )
-        tl.store(
-            grad_q_ptr + rows[:, None, None] * stride_grad_q_m + cols_2[None, :, :],
-            grad_q_2,
-            mask=mask,
-        )
-        tl.store(
-            grad_k_ptr + rows[:, None, None] * stride_grad_k_m + cols[None, :, :],
-            grad_k,
-            mask=mask,
-        )
-        tl.store(
-            grad_k_ptr + rows[:, None, None] * stride_grad_k_m + cols_2[None, :, :],
-            grad_k_2,
-            mask=mask,
-        )
+    s = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    rows = plane.to(tl.int64) * S + s  # int64: rows * N may pass 2**31
+    row_mask = s < S
+    mask = row_mask[:, None, None] & col_mask[None, :, :]
+    product_q_at = (
+        product_q_ptr
+        + rows[:, None] * stride_product_q_m
+        + first[None, :] * stride_product_q_3
+    )
+    product_q = tl.load(
+        product_q_at[:, :, None] + octet[None, None, :] * stride_product_q_3,
+        mask=row_mask[:, None, None] & octet_mask[None, :, :],
+    )
+    product_q_2 = tl.load(
+        product_q_at[:, :, None] + (octet + 64)[None, None, :] * stride_product_q_3,
+        mask=row_mask[:, None, None] & octet_mask_2[None, :, :],
+    )
+    cos_at = cos_ptr + s[:, None] * stride_cos_s + first[None, :] * stride_cos_1
+    cos = tl.load(
+        cos_at[:, :, None] + octet[None, None, :] * stride_cos_1,
+        mask=row_mask[:, None, None] & octet_mask[None, :, :],
+    ).to(tl.float32)
+    cos_2 = tl.load(
+        cos_at[:, :, None] + (octet + 64)[None, None, :] * stride_cos_1,
+        mask=row_mask[:, None, None] & octet_mask_2[None, :, :],
+    ).to(tl.float32)
+    sin_at = sin_ptr + s[:, None] * stride_sin_s + first[None, :] * stride_sin_1
+    sin_2 = tl.load(
+        sin_at[:, :, None] + octet[None, None, :] * stride_sin_1,
+        mask=row_mask[:, None, None] & octet_mask[None, :, :],
+    ).to(tl.float32)
+    sin = tl.load(
+        sin_at[:, :, None] + (octet + 64)[None, None, :] * stride_sin_1,
+        mask=row_mask[:, None, None] & octet_mask_2[None, :, :],
+    ).to(tl.float32)
+    product_k_at = (
+        product_k_ptr
+        + rows[:, None] * stride_product_k_m
+        + first[None, :] * stride_product_k_3
+    )
+    product_k = tl.load(
+        product_k_at[:, :, None] + octet[None, None, :] * stride_product_k_3,
+        mask=row_mask[:, None, None] & octet_mask[None, :, :],
+    )
+    product_k_2 = tl.load(
+        product_k_at[:, :, None] + (octet + 64)[None, None, :] * stride_product_k_3,
+        mask=row_mask[:, None, None] & octet_mask_2[None, :, :],
+    )
+    # grad_joined_2 = 0.0883883476483184 * (product_q * sin)
+    grad_joined_2 = product_q_2 * sin * 0.0883883476483184
+    # grad_q = 0.0883883476483184 * (product_q * cos) + joined_2
+    grad_q = product_q * cos * 0.0883883476483184 + grad_joined_2
+    grad_joined_2_2 = product_q * sin_2 * 0.0883883476483184
+    # joined_2 = torch.cat((grad_joined_2[..., 64:], -grad_joined_2[..., :-64]),
+    # dim=-1)
+    joined_2 = -grad_joined_2_2
+    grad_q_2 = product_q_2 * cos_2 * 0.0883883476483184 + joined_2
+    # grad_joined = 0.0883883476483184 * (product_k * sin)
+    grad_joined = product_k_2 * sin * 0.0883883476483184
+    # grad_k = 0.0883883476483184 * (product_k * cos) + joined
+    grad_k = product_k * cos * 0.0883883476483184 + grad_joined
+    grad_joined_3 = product_k * sin_2 * 0.0883883476483184
+    # joined = torch.cat((grad_joined[..., 64:], -grad_joined[..., :-64]), dim=-1)
+    joined = -grad_joined_3
+    grad_k_2 = product_k_2 * cos_2 * 0.0883883476483184 + joined
+    tl.store(
+        grad_q_ptr + rows[:, None, None] * stride_grad_q_m + cols[None, :, :],
+        grad_q,
+        mask=mask,
+    )
+    tl.store(
+        grad_q_ptr + rows[:, None, None] * stride_grad_q_m + cols_2[None, :, :],
+        grad_q_2,
+        mask=mask,
+    )
+    tl.store(
+        grad_k_ptr + rows[:, None, None] * stride_grad_k_m + cols[None, :, :],
+        grad_k,
+        mask=mask,
+    )
+    tl.store(
+        grad_k_ptr + rows[:, None, None] * stride_grad_k_m + cols_2[None, :, :],
+        grad_k_2,
+        mask=mask,
+    )
 
 
 def cdiv(a: int, b: int) -> int:
@@ -159,12 +157,12 @@ SCHEDULES = (
     (
         128,
         attention_rope_backward_q_k_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 64, "ROW_TILES": 4, "num_warps": 1},
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 64, "num_warps": 1},
     ),
     (
         None,
         attention_rope_backward_q_k_kernel,
-        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 128, "ROW_TILES": 4, "num_warps": 1},
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 128, "num_warps": 1},
     ),
 )
 
@@ -290,7 +288,7 @@ def attention_rope_backward_q_k(
     kernel, options = pick_schedule(N * grad_q.element_size())
     with torch.cuda.device(cos.get_device()):  # Triton launches on the current device
         grid = (
-            M // S * cdiv(S, options["BLOCK_SIZE_M"] * options["ROW_TILES"]),
+            M // S * cdiv(S, options["BLOCK_SIZE_M"]),
             cdiv(N, options["BLOCK_SIZE_N"]),
         )
         kernel[grid](

@@ -3,8 +3,9 @@
 
 The weights are recomputed block by block from the logsumexp that the forward saved.
 Results that are multiplied again are rounded first, as in the reference.
-Float32 products follow torch: TF32 where torch.backends.cuda.matmul.fp32_precision is
-tf32.
+Float32 products are three TF32 products, which keep float32 precision, as in torch's
+attention, and full precision beyond heads of 256 elements; one where
+torch.backends.cuda.matmul.fp32_precision is tf32.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 """
@@ -15,6 +16,17 @@ import torch
 import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
+
+
+@triton.jit
+def _sum_and_dot(total, a, b, PRECISION: tl.constexpr):
+    # float32 as three products of TF32 is added outside of the dot: matrix units truncate
+    # low bits when the accumulator is large
+    if a.dtype == tl.float32 and PRECISION == "tf32x3":
+        total = total + tl.dot(a, b, input_precision=PRECISION)
+    else:
+        total = tl.dot(a, b, total, input_precision=PRECISION)
+    return total
 
 
 @triton.jit
@@ -95,19 +107,16 @@ def attention_rope_backward_v_kernel(
             [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
         ).reshape(BLOCK_M, BLOCK_D)
         weights = tl.where(row_mask[None, :], weights, 0.0)
-        grad_v = tl.dot(
-            weights.to(grad_out_desc.dtype), grad_out, grad_v, input_precision=PRECISION
+        grad_v = _sum_and_dot(
+            grad_v, weights.to(grad_out_desc.dtype), grad_out, PRECISION
         )
         grad_weights = tl.dot(v, grad_out.T, input_precision=PRECISION)
         # grad_scores = weights_2 * (grad_weights - delta)
         grad_scores = weights * (grad_weights - delta[None, :])
         grad_scores = tl.where(is_at_most, grad_scores, 0.0)
         grad_scores = tl.where(row_mask[None, :], grad_scores, 0.0)
-        product_k = tl.dot(
-            grad_scores.to(grad_out_desc.dtype),
-            query,
-            product_k,
-            input_precision=PRECISION,
+        product_k = _sum_and_dot(
+            product_k, grad_scores.to(grad_out_desc.dtype), query, PRECISION
         )
     # blocks past the edge of the mask
     for start in range(full_start, full_end, BLOCK_M):
@@ -132,16 +141,13 @@ def attention_rope_backward_v_kernel(
         grad_out = grad_out_desc.load(
             [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
         ).reshape(BLOCK_M, BLOCK_D)
-        grad_v = tl.dot(
-            weights.to(grad_out_desc.dtype), grad_out, grad_v, input_precision=PRECISION
+        grad_v = _sum_and_dot(
+            grad_v, weights.to(grad_out_desc.dtype), grad_out, PRECISION
         )
         grad_weights = tl.dot(v, grad_out.T, input_precision=PRECISION)
         grad_scores = weights * (grad_weights - delta[None, :])
-        product_k = tl.dot(
-            grad_scores.to(grad_out_desc.dtype),
-            query,
-            product_k,
-            input_precision=PRECISION,
+        product_k = _sum_and_dot(
+            product_k, grad_scores.to(grad_out_desc.dtype), query, PRECISION
         )
     # the partial last block
     for start in range(full_end, M, BLOCK_M):
@@ -172,17 +178,14 @@ def attention_rope_backward_v_kernel(
             [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
         ).reshape(BLOCK_M, BLOCK_D)
         weights = tl.where(row_mask[None, :], weights, 0.0)
-        grad_v = tl.dot(
-            weights.to(grad_out_desc.dtype), grad_out, grad_v, input_precision=PRECISION
+        grad_v = _sum_and_dot(
+            grad_v, weights.to(grad_out_desc.dtype), grad_out, PRECISION
         )
         grad_weights = tl.dot(v, grad_out.T, input_precision=PRECISION)
         grad_scores = weights * (grad_weights - delta[None, :])
         grad_scores = tl.where(row_mask[None, :], grad_scores, 0.0)
-        product_k = tl.dot(
-            grad_scores.to(grad_out_desc.dtype),
-            query,
-            product_k,
-            input_precision=PRECISION,
+        product_k = _sum_and_dot(
+            product_k, grad_scores.to(grad_out_desc.dtype), query, PRECISION
         )
     tl.store(
         grad_v_ptr
@@ -322,22 +325,16 @@ def attention_rope_backward_v_walk_kernel(
             other=0.0,
         )
         weights = tl.where(row_mask[None, :], weights, 0.0)
-        grad_v = tl.dot(
-            weights.to(grad_out_ptr.dtype.element_ty),
-            grad_out,
-            grad_v,
-            input_precision=PRECISION,
+        grad_v = _sum_and_dot(
+            grad_v, weights.to(grad_out_ptr.dtype.element_ty), grad_out, PRECISION
         )
         grad_weights = tl.dot(v, grad_out.T, input_precision=PRECISION)
         # grad_scores = weights_2 * (grad_weights - delta)
         grad_scores = weights * (grad_weights - delta[None, :])
         grad_scores = tl.where(is_at_most, grad_scores, 0.0)
         grad_scores = tl.where(row_mask[None, :], grad_scores, 0.0)
-        product_k = tl.dot(
-            grad_scores.to(grad_out_ptr.dtype.element_ty),
-            query,
-            product_k,
-            input_precision=PRECISION,
+        product_k = _sum_and_dot(
+            product_k, grad_scores.to(grad_out_ptr.dtype.element_ty), query, PRECISION
         )
     # blocks past the edge of the mask
     for start in range(full_start, full_end, BLOCK_M):
@@ -370,19 +367,13 @@ def attention_rope_backward_v_walk_kernel(
             + rows[:, None] * stride_grad_out_m
             + dims[None, :] * stride_grad_out_d,
         )
-        grad_v = tl.dot(
-            weights.to(grad_out_ptr.dtype.element_ty),
-            grad_out,
-            grad_v,
-            input_precision=PRECISION,
+        grad_v = _sum_and_dot(
+            grad_v, weights.to(grad_out_ptr.dtype.element_ty), grad_out, PRECISION
         )
         grad_weights = tl.dot(v, grad_out.T, input_precision=PRECISION)
         grad_scores = weights * (grad_weights - delta[None, :])
-        product_k = tl.dot(
-            grad_scores.to(grad_out_ptr.dtype.element_ty),
-            query,
-            product_k,
-            input_precision=PRECISION,
+        product_k = _sum_and_dot(
+            product_k, grad_scores.to(grad_out_ptr.dtype.element_ty), query, PRECISION
         )
     # the partial last block
     for start in range(full_end, M, BLOCK_M):
@@ -425,20 +416,14 @@ def attention_rope_backward_v_walk_kernel(
             other=0.0,
         )
         weights = tl.where(row_mask[None, :], weights, 0.0)
-        grad_v = tl.dot(
-            weights.to(grad_out_ptr.dtype.element_ty),
-            grad_out,
-            grad_v,
-            input_precision=PRECISION,
+        grad_v = _sum_and_dot(
+            grad_v, weights.to(grad_out_ptr.dtype.element_ty), grad_out, PRECISION
         )
         grad_weights = tl.dot(v, grad_out.T, input_precision=PRECISION)
         grad_scores = weights * (grad_weights - delta[None, :])
         grad_scores = tl.where(row_mask[None, :], grad_scores, 0.0)
-        product_k = tl.dot(
-            grad_scores.to(grad_out_ptr.dtype.element_ty),
-            query,
-            product_k,
-            input_precision=PRECISION,
+        product_k = _sum_and_dot(
+            product_k, grad_scores.to(grad_out_ptr.dtype.element_ty), query, PRECISION
         )
     tl.store(
         grad_v_ptr
@@ -465,9 +450,13 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def precision() -> str:
-    """Precision of float32 products: follows torch's setting for matmuls."""
-    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
+def attention_precision(head: int) -> str:
+    """Precision of float32 products: one of TF32 where torch is set to it, otherwise three,
+    which keep float32 precision, as in torch's own attention. Of heads of more elements,
+    both parts would fill shared memory: full precision, without matrix units."""
+    if torch.backends.cuda.matmul.fp32_precision == "tf32":
+        return "tf32"
+    return "tf32x3" if head <= 256 else "ieee"
 
 
 @functools.cache
@@ -502,7 +491,7 @@ SCHEDULES = (
     (
         None,
         attention_rope_backward_v_walk_kernel,
-        {"BLOCK_M": 32, "BLOCK_N": 16, "num_stages": 2, "num_warps": 8},
+        {"BLOCK_M": 64, "BLOCK_N": 32, "num_stages": 1, "num_warps": 4},
     ),
 )
 
@@ -681,7 +670,7 @@ def attention_rope_backward_v(
                 delta.stride(1),
                 delta.stride(2),
                 BLOCK_D=128,
-                PRECISION=precision(),
+                PRECISION=attention_precision(128),
                 **options,
             )
         elif kernel is attention_rope_backward_v_walk_kernel:
@@ -710,7 +699,7 @@ def attention_rope_backward_v(
                 delta.stride(1),
                 delta.stride(2),
                 BLOCK_D=128,
-                PRECISION=precision(),
+                PRECISION=attention_precision(128),
                 **options,
             )
     return grad_v, product_k

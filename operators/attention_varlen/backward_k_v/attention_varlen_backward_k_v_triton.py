@@ -4,8 +4,9 @@ of v.
 
 The weights are recomputed block by block from the logsumexp that the forward saved.
 Results that are multiplied again are rounded first, as in the reference.
-Float32 products follow torch: TF32 where torch.backends.cuda.matmul.fp32_precision is
-tf32.
+Float32 products are three TF32 products, which keep float32 precision, as in torch's
+attention, and full precision beyond heads of 256 elements; one where
+torch.backends.cuda.matmul.fp32_precision is tf32.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 """
@@ -13,6 +14,17 @@ eager rounds every operation.
 import torch
 import triton
 import triton.language as tl
+
+
+@triton.jit
+def _sum_and_dot(total, a, b, PRECISION: tl.constexpr):
+    # float32 as three products of TF32 is added outside of the dot: matrix units truncate
+    # low bits when the accumulator is large
+    if a.dtype == tl.float32 and PRECISION == "tf32x3":
+        total = total + tl.dot(a, b, input_precision=PRECISION)
+    else:
+        total = tl.dot(a, b, total, input_precision=PRECISION)
+    return total
 
 
 @triton.jit
@@ -159,22 +171,16 @@ def attention_varlen_backward_k_v_kernel(
             other=0.0,
         )
         weights = tl.where(row_mask[None, :], weights, 0.0)
-        grad_v = tl.dot(
-            weights.to(grad_out_ptr.dtype.element_ty),
-            grad_out,
-            grad_v,
-            input_precision=PRECISION,
+        grad_v = _sum_and_dot(
+            grad_v, weights.to(grad_out_ptr.dtype.element_ty), grad_out, PRECISION
         )
         grad_weights = tl.dot(v, grad_out.T, input_precision=PRECISION)
         # grad_scores = weights_2 * (grad_weights - delta)
         grad_scores = weights * (grad_weights - delta[None, :])
         grad_scores = tl.where(seen, grad_scores, 0.0)
         grad_scores = tl.where(row_mask[None, :], grad_scores, 0.0)
-        grad_k = tl.dot(
-            grad_scores.to(grad_out_ptr.dtype.element_ty),
-            q,
-            grad_k,
-            input_precision=PRECISION,
+        grad_k = _sum_and_dot(
+            grad_k, grad_scores.to(grad_out_ptr.dtype.element_ty), q, PRECISION
         )
     # grad_k = torch.einsum('axy,xaz->yaz', grad_scores_2.to(dtype), q).float() *
     # scale
@@ -201,9 +207,13 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def precision() -> str:
-    """Precision of float32 products: follows torch's setting for matmuls."""
-    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
+def attention_precision(head: int) -> str:
+    """Precision of float32 products: one of TF32 where torch is set to it, otherwise three,
+    which keep float32 precision, as in torch's own attention. Of heads of more elements,
+    both parts would fill shared memory: full precision, without matrix units."""
+    if torch.backends.cuda.matmul.fp32_precision == "tf32":
+        return "tf32"
+    return "tf32x3" if head <= 256 else "ieee"
 
 
 # Each entry: maximum elements of a head and bytes of an element (None: no limit),
@@ -216,16 +226,28 @@ SCHEDULES = (
         {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 2, "num_warps": 4},
     ),
     (
-        128,
-        None,
-        attention_varlen_backward_k_v_kernel,
-        {"BLOCK_M": 32, "BLOCK_N": 16, "num_stages": 2, "num_warps": 8},
-    ),
-    (
         None,
         2,
         attention_varlen_backward_k_v_kernel,
         {"BLOCK_M": 32, "BLOCK_N": 32, "num_stages": 1, "num_warps": 8},
+    ),
+    (
+        64,
+        None,
+        attention_varlen_backward_k_v_kernel,
+        {"BLOCK_M": 64, "BLOCK_N": 32, "num_stages": 1, "num_warps": 4},
+    ),
+    (
+        128,
+        None,
+        attention_varlen_backward_k_v_kernel,
+        {"BLOCK_M": 64, "BLOCK_N": 32, "num_stages": 1, "num_warps": 4},
+    ),
+    (
+        256,
+        None,
+        attention_varlen_backward_k_v_kernel,
+        {"BLOCK_M": 16, "BLOCK_N": 16, "num_stages": 1, "num_warps": 4},
     ),
     (
         None,
@@ -452,7 +474,7 @@ def attention_varlen_backward_k_v(
             delta.stride(1),
             BLOCK_D=max(16, next_power_of_2(D)),
             CU_SEQLENS_K_BITS=P.bit_length(),
-            PRECISION=precision(),
+            PRECISION=attention_precision(D),
             **options,
         )
     return grad_k, grad_v
