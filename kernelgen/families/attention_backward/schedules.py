@@ -30,13 +30,17 @@ _LONG_EXACT = _WALK.replace(BLOCK_M=16, BLOCK_N=16, num_warps=8)
 """Float32 without matrix units, and heads beyond 128, take smaller tiles, for the registers there are: compiled for
 sm_90, 32 by 32 of float32 and 64 by 64 of float16 in heads of 129 had 1.1 and 3.5 KB a thread of local memory."""
 _SINGLE = {
-    64: {"m": {"BLOCK_M": 64, "BLOCK_N": 64}, "n": {"BLOCK_M": 64, "BLOCK_N": 32}},
-    128: {"m": {"BLOCK_M": 32, "BLOCK_N": 64}, "n": {"BLOCK_M": 64, "BLOCK_N": 32}},
-    256: {"m": {"BLOCK_M": 16, "BLOCK_N": 32}, "n": {"BLOCK_M": 16, "BLOCK_N": 16}},
+    64: {"m": _WALK.replace(num_stages=1), "n": _WALK.replace(BLOCK_N=32, num_stages=1)},
+    128: {"m": _WALK.replace(BLOCK_M=32, BLOCK_N=32), "n": _WALK.replace(BLOCK_M=32, BLOCK_N=32, num_stages=1)},
+    256: {
+        "m": _WALK.replace(BLOCK_M=16, BLOCK_N=32, num_stages=1),
+        "n": _WALK.replace(BLOCK_M=16, BLOCK_N=16, num_stages=1),
+    },
 }
 """Tiles of float32 as three products of TF32, by the elements of a head and what a program has a tile of. 64 heads of
 64 and 1024 keys take 477 and 814 us, torch's gradients 1276, the kernels without matrix units 5143 and 5722; 32 heads
-of 128 take 659 and 896, torch's 1249, without matrix units 5126 and 5480 (H200). Heads of 256 were not timed."""
+of 128 take 707 and 969, torch's 1249, without matrix units 5126 and 5480 (H200). Larger tiles of these, 659 and 896 us,
+have up to 2 KB a thread of local memory, compiled for sm_90. Heads of 256 were not timed."""
 
 
 def variants(body: GradientBody) -> tuple[str, ...]:
@@ -68,8 +72,7 @@ def first_table(body: GradientBody) -> Table:
     if body.precision == "ieee":
         singles: tuple[tuple[int | None, Schedule], ...] = ((128, _EXACT), (None, _LONG_EXACT))
     else:
-        tiles = ((most, _WALK.replace(**of[body.kept], num_stages=1)) for most, of in _SINGLE.items())
-        singles = (*tiles, (None, _LONG_EXACT))
+        singles = (*((most, tiles[body.kept]) for most, tiles in _SINGLE.items()), (None, _LONG_EXACT))
     return (*_rows(halves, head, sizes, itemsize=2), *_rows(singles, head, sizes))
 
 

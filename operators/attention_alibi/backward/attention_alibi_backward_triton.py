@@ -253,7 +253,7 @@ SCHEDULES = (
         128,
         None,
         attention_alibi_backward_kernel,
-        {"BLOCK_M": 32, "BLOCK_N": 64, "num_stages": 1, "num_warps": 4},
+        {"BLOCK_M": 32, "BLOCK_N": 32, "num_stages": 2, "num_warps": 4},
     ),
     (
         256,

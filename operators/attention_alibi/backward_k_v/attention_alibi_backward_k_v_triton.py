@@ -558,7 +558,7 @@ SCHEDULES = (
         128,
         None,
         attention_alibi_backward_k_v_walk_kernel,
-        {"BLOCK_M": 64, "BLOCK_N": 32, "num_stages": 1, "num_warps": 4},
+        {"BLOCK_M": 32, "BLOCK_N": 32, "num_stages": 1, "num_warps": 4},
     ),
     (
         256,

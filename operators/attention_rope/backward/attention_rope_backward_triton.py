@@ -211,7 +211,7 @@ SCHEDULES = (
     (
         None,
         attention_rope_backward_kernel,
-        {"BLOCK_M": 32, "BLOCK_N": 64, "num_stages": 1, "num_warps": 4},
+        {"BLOCK_M": 32, "BLOCK_N": 32, "num_stages": 2, "num_warps": 4},
     ),
 )
 

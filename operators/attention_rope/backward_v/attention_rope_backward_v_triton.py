@@ -491,7 +491,7 @@ SCHEDULES = (
     (
         None,
         attention_rope_backward_v_walk_kernel,
-        {"BLOCK_M": 64, "BLOCK_N": 32, "num_stages": 1, "num_warps": 4},
+        {"BLOCK_M": 32, "BLOCK_N": 32, "num_stages": 1, "num_warps": 4},
     ),
 )
 

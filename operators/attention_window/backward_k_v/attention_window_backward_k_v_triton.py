@@ -366,7 +366,7 @@ SCHEDULES = (
         128,
         None,
         attention_window_backward_k_v_walk_kernel,
-        {"BLOCK_M": 64, "BLOCK_N": 32, "num_stages": 1, "num_warps": 4},
+        {"BLOCK_M": 32, "BLOCK_N": 32, "num_stages": 1, "num_warps": 4},
     ),
     (
         256,
