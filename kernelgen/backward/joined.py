@@ -62,6 +62,7 @@ def joined_files(
             ways=[_part(p.spec) | {"module": f"{p.folder}.{p.spec.name}_baseline"} for p in (forward, *parts)]
             if forward
             else [],
+            precision=spec.precision,
             rounded=[o.name for o in spec.outputs],
             any_order=any(not part.spec.deterministic for part in parts),
         )

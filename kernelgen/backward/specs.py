@@ -152,6 +152,7 @@ class _Writer:
             outputs=_columns(self.outputs),
             dtypes=[(n, v) for n, v in self.spec.dtypes if n in kinds],
             constraints=constraints,
+            precision=self.spec.precision if self._multiplies() else "",
             reference=self._reference(),
             strategies=self.spec.optimization_strategies,
             accuracy=_bindings((c for c in self.spec.accuracy if not (c.derived and again)), sizes),

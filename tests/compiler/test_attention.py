@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from kernelgen import families, render
 from kernelgen.errors import SpecError
 from kernelgen.families.attention import LONGEST_HEAD
-from kernelgen.families.attention.schedules import LIBRARY
+from kernelgen.families.attention.schedules import LIBRARY, room
 from kernelgen.families.kernel import body_of
 from kernelgen.judge.interpreter import as_on_a_gpu
 from kernelgen.judge.oracle import as_tuple
@@ -326,6 +326,17 @@ def test_a_spec_says_how_float32_is_multiplied(precision: str) -> None:
     assert "attention_precision" not in text
     assert ("_sum_and_dot(out" in text) == (precision == "tf32x3")
     assert LIBRARY not in {row.schedule.variant for row in plan.table}
+
+
+@pytest.mark.parametrize("queries", [1, 20])
+@pytest.mark.parametrize("head", [16, 64, 128, 256, 512, 1024])
+def test_blocks_of_heads_whose_size_is_known_fit_shared_memory(head: int, queries: int) -> None:
+    """Of every line that float32 may reach, which are all but those of two bytes an element."""
+    shapes = {"q": f"B 8 {queries} {head}", "k": f"B 2 L {head}", "v": f"B 2 L {head}"}
+    plan = kernel_of(attention(f"{SDPA}(q, k, v, enable_gqa=True)", shapes, f"B 8 {queries} {head}"))
+    refused = room(body_of(plan.main), 4)
+    reached = [row.schedule for row in plan.table if row.limit("itemsize") is None]
+    assert {schedule: why for schedule in reached if (why := refused(schedule))} == {}
 
 
 def test_float32_is_multiplied_as_torchs_attention_multiplies_it() -> None:

@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from references import plan_of
 from test_backward import check, derived, of, references
+
+from kernelgen import render
+from kernelgen.spec.model import Case, SizeValue
 
 TWO = {"a": "... D", "b": "D D"}
 LAYER = {"x": "... D", "w": "7 D", "c": "7"}
@@ -58,3 +62,24 @@ def test_a_chain_hands_on_what_each_of_its_products_gets_and_multiplies_in_the_d
     assert [part.gradients for part in rest] == [("x",), ("g",), ("u",), ("w",)]
     assert not any("@ w" in part.spec.reference for part in rest)
     assert all(".to(dtype)" in part.spec.reference.rpartition("\n    return")[0] for part in rest)
+
+
+@pytest.mark.parametrize("precision", ["ieee", "tf32x3", "tf32"])
+@pytest.mark.parametrize("name", ["linear and an activation", "attention"])
+def test_a_spec_says_how_gradients_are_multiplied(name: str, precision: str) -> None:
+    """In the forward that saves what they need too; what multiplies nothing has no such key, which would be refused."""
+    attention = of(
+        "return F.scaled_dot_product_attention(q, k, v)", dict.fromkeys("qkv", "B H S 16"), {"out": "B H S 16"}
+    )
+    found = replace(attention if name == "attention" else FORMS[name], precision=precision)
+    sizes: dict[str, SizeValue] = {"B": 1, "H": 1, "S": 5} if name == "attention" else {"...": (3,), "D": 9}
+    spec = replace(found.spec(), accuracy=(Case(tuple(sizes.items()), (("T", "float32"),)),))
+    made = derived(spec)
+    multiplying = [part.spec for part in made.parts if " @ " in part.spec.reference]
+    assert multiplying
+    for part in made.parts:
+        assert part.spec.precision == (precision if part.spec in multiplying else None), part.spec.name
+        text = render.triton_source(plan_of(part.spec))
+        assert (f'PRECISION="{precision}"' in text) == (part.spec in multiplying)
+    (judged,) = (text for file, text in made.files.items() if file.endswith("_gradients_accuracy.py"))
+    assert ("as_tf32=True" in judged) == (precision == "tf32")

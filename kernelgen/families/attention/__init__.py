@@ -36,7 +36,7 @@ def _body(spec: OperatorSpec, graph: Graph) -> AttentionBody:
     body = lowering.body(spec, graph)
     factors = body.softmax.query, body.softmax.key, body.softmax.value
     torchs = "" if spec.precision else library.call(spec, body)
-    return replace(body, boxed=boxable(spec, body, factors), library=torchs, precision=multiplied_as(spec))
+    return replace(body, boxed=boxable(spec, body, factors), library=torchs, precision=multiplied_as(spec, body))
 
 
 def _own(body: Body) -> AttentionBody:
@@ -113,12 +113,12 @@ def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
     return (
         Product(
             names[softmax.scores], batch, rows, keys, heads, own.factor.dtype,
-            precision=multiplied_as(spec), hides_more=mask.hides_more,
+            precision=multiplied_as(spec, own), hides_more=mask.hides_more,
             left=lambda rows, keys, summed, size: pairs(rows, keys, size) * summed,
         ),
         Product(
             names[softmax.product], batch, rows, columns, keys, own.factor.dtype,
-            precision=multiplied_as(spec), hides_more=mask.hides_more,
+            precision=multiplied_as(spec, own), hides_more=mask.hides_more,
             left=lambda rows, columns, keys, size: pairs(rows, keys, size) * columns,
         ),
     )  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelgen.families.attention.lowering import AttentionBody
-from kernelgen.families.attention.writer import length, power
+from kernelgen.families.attention.writer import LONGEST_SPLIT, length, power
 from kernelgen.families.family import LIBRARY as LIBRARY
 from kernelgen.families.family import Kernels, Refusal, Table, Variant
 from kernelgen.families.forms import PRINTED
@@ -53,8 +53,9 @@ long (H200, docs/benchmarks/contractions.json)."""
 _FEW_PROGRAMS = 8
 """Heads of a batch of which cuDNN's larger tiles leave most processors idle (H200, 4 by 1024 by 128, causal: 16.2 us in
 tiles of 64 queries, torch's call 20.3)."""
-_SHORT_HEAD, _LONG_HEAD = 64, 256
-"""Elements of heads up to which tiles of float32 are large, and of the longest whose tiles were measured."""
+_SHORT_HEAD = 64
+"""Elements of heads up to which tiles of float32 are large."""
+_OF_ANY_HEAD = {"BLOCK_M": 16, "BLOCK_N": 16, "num_stages": 1, "num_warps": 8}
 _SOME_HEADS = 32
 """Heads of a batch of which few queries are divided into the smallest tiles, so that every processor has one: 8 heads
 of 64 and 130 queries took 8.8 us by 16 and 10.5 by 32 (H200, float32)."""
@@ -146,14 +147,15 @@ def first_table(body: AttentionBody) -> Table:
     sizes = {body.extent(name).size: 128 for name in "de" if power(body, name) is None}
     if not sizes:
         return found
-    last = _SPLIT if any(row.schedule.variant == SPLIT for row in found) else _TILES
+    last = _SPLIT if found[-1].schedule.variant == SPLIT else _TILES
     calls = found[-1].schedule == _LIBRARY and _calls_torch(body, 1024)
     known = found[:-1] if calls else found
     rows = tuple(table_row(row.schedule, **{**sizes, **dict(row.upto)}) for row in known)
     if calls:
         return (*rows, table_row(_LIBRARY))
-    long = table_row(_of_long_heads(last), **dict.fromkeys(sizes, _LONG_HEAD))
-    return (*rows, long, table_row(last.replace(BLOCK_M=16, BLOCK_N=16, num_stages=1, num_warps=8)))
+    of_long = table_row(_of_long_heads(last), **dict.fromkeys(sizes, LONGEST_SPLIT))
+    long = () if body.precision == "ieee" else (of_long,)
+    return (*rows, *long, table_row(last.replace(**_OF_ANY_HEAD)))
 
 
 def _of_long_heads(schedule: Schedule) -> Schedule:
@@ -190,12 +192,12 @@ def _table(body: AttentionBody) -> Table:
     some = ((16, 32), (64, 16), (256, 8))
     short = [table_row(_TILES, M=_SHORT, itemsize=2)] if best == _BOXES else []
     if (length(body, "m") or _ONE_TILE + 1) <= _ONE_TILE:
-        stages = {} if head <= 128 else {"BLOCK_N": 32, "num_stages": 2}
+        stages = {} if head <= 128 else {"BLOCK_N": 32, "num_stages": 2} if head <= LONGEST_SPLIT else _OF_ANY_HEAD
         rows = [table_row(_SPLIT.replace(SPLITS=n, **stages), BATCH=heads) for heads, n in some]
         if head <= 128 and best == _BOXES:
             rows = [table_row(_OF_FEW_HEADS, BATCH=_FEW_HEADS, itemsize=2), *rows]
         # more heads than programs run at once; keys of float8 are converted, and split all the same
-        whole = [table_row(best, itemsize=2)] if best == _BOXES else []
+        whole = [table_row(best, itemsize=2)] if best == _BOXES and head <= LONGEST_SPLIT else []
         return (*rows, *whole, table_row(_SPLIT.replace(**stages)))
     if SPLIT in variants(body) and not body.mask().bounds:  # of few heads a program each leaves most of a GPU idle
         by_keys = table_row(few.schedule, M=_ONE_TILE, N=_FEW_KEYS, itemsize=2)
@@ -220,14 +222,15 @@ def _float32(body: AttentionBody, head: int, *, calls: bool = False) -> Table:
     to 0.79 of the time of 128 (causal, alibi; plain: 1.28). Without matrix units a thread holds what it multiplies in
     registers: compiled for sm_90, tiles of 64 queries by 32 keys had 7 KB a thread in local memory. `calls`: torch's
     attention is called for long heads beyond 64 elements."""
-    wide = _TILES.replace(BLOCK_M=32 if head <= 128 else 16, BLOCK_N=16, num_warps=8, num_stages=1)
-    if body.precision == "ieee" or head > _LONG_HEAD:
-        return (table_row(wide),)
-    if head > 128:
-        return (table_row(_of_long_heads(_TILES)),)
-    short = table_row(_fitting(body, _TILES.replace(BLOCK_M=16, num_stages=1), 4), M=_SHORT, BATCH=_SOME_HEADS)
     wide = _fitting(body, _TILES.replace(BLOCK_M=32, num_stages=2), 4)
+    if body.precision == "ieee" or head > LONGEST_SPLIT:
+        wide = _TILES.replace(**{**_OF_ANY_HEAD, "BLOCK_M": 32 if head <= 128 else 16})
+    elif head > 128:
+        wide = _of_long_heads(_TILES)
     last = (table_row(wide, M=_LONG), table_row(_LIBRARY)) if calls else (table_row(wide),)
+    if body.precision == "ieee" or head > 128:
+        return last
+    short = table_row(_fitting(body, _TILES.replace(BLOCK_M=16, num_stages=1), 4), M=_SHORT, BATCH=_SOME_HEADS)
     if max(power(body, "d") or 0, power(body, "e") or 0) > _SHORT_HEAD:
         return (short, *last)
     unknown = {body.extent(name).size: _SHORT_HEAD for name in "de" if power(body, name) is None}

@@ -334,12 +334,13 @@ def multiplies_float32(spec: OperatorSpec, body: TilesBody) -> bool:
     return "float32" in kinds or not body.rounds()
 
 
-SPLIT_FLOAT32 = "tf32x3"
-"""How float32 is multiplied unless torch is set to TF32: as torch's own attention does from sm_80 on (PyTorch,
-aten/src/ATen/native/transformers/cuda/mem_eff_attention/gemm_kernel_utils.h: OpMultiplyAddFastF32)."""
+SPLIT_FLOAT32, LONGEST_SPLIT = "tf32x3", 256
+"""How float32 is multiplied unless torch is set to TF32, and of heads of how many elements at most: as torch's own
+attention does from sm_80 on (PyTorch, aten/src/ATen/native/transformers/cuda/mem_eff_attention/gemm_kernel_utils.h:
+OpMultiplyAddFastF32)."""
 _SAID = {
-    None: "float32 products are three TF32 products, which keep float32 precision, as in torch's attention, and full "
-    "precision beyond heads of 256 elements; one where torch.backends.cuda.matmul.fp32_precision is tf32",
+    None: "float32 products of attention are three TF32 products, which keep float32 precision, as in torch's, and "
+    "full precision beyond heads of 256 elements; one where torch.backends.cuda.matmul.fp32_precision is tf32",
     "ieee": "float32 products use full precision, whatever torch is set to",
     "tf32x3": "float32 products are three TF32 products, which keep float32 precision, whatever torch is set to",
     "tf32": "float32 products use TF32, with 10 mantissa bits, whatever torch is set to",
@@ -351,6 +352,7 @@ def said_of_products(spec: OperatorSpec, body: TilesBody) -> list[str]:
     return [_SAID[spec.precision]] if multiplies_float32(spec, body) else []
 
 
-def multiplied_as(spec: OperatorSpec) -> str:
+def multiplied_as(spec: OperatorSpec, body: TilesBody) -> str:
     """How products of float32 are, as an operator's Product says it."""
-    return spec.precision or SPLIT_FLOAT32
+    longest = max(length(body, name) or 0 for name in "de")
+    return spec.precision or (SPLIT_FLOAT32 if longest <= LONGEST_SPLIT else "ieee")

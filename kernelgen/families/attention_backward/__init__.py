@@ -26,7 +26,7 @@ def _own(body: Body) -> GradientBody:
 
 def _body(spec: OperatorSpec, graph: Graph) -> GradientBody:
     body = lowering.body(spec, graph)
-    return replace(body, boxed=boxable(spec, body, body.factors()), precision=multiplied_as(spec))
+    return replace(body, boxed=boxable(spec, body, body.factors()), precision=multiplied_as(spec, body))
 
 
 def build(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Step, ...]:
@@ -64,7 +64,7 @@ def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
         name: tuple(own.lowered.space.axes[a] for a in own.extent(name).axes)
         for name in ("batch", "shared", "m", "n", "d", "e")
     }
-    batch, dtype, how = of["batch"] + of["shared"], own.factor.dtype, multiplied_as(spec)
+    batch, dtype, how = of["batch"] + of["shared"], own.factor.dtype, multiplied_as(spec, own)
     found = []
     for i in (*own.inner, *own.outer):
         own_axes = own.lowered.values[i].axes

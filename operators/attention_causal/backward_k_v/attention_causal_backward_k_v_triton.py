@@ -4,8 +4,8 @@ of v.
 
 The weights are recomputed block by block from the logsumexp that the forward saved.
 Results that are multiplied again are rounded first, as in the reference.
-Float32 products are three TF32 products, which keep float32 precision, as in torch's
-attention, and full precision beyond heads of 256 elements; one where
+Float32 products of attention are three TF32 products, which keep float32 precision, as
+in torch's, and full precision beyond heads of 256 elements; one where
 torch.backends.cuda.matmul.fp32_precision is tf32.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
@@ -472,8 +472,8 @@ def next_power_of_2(n: int) -> int:
 
 def attention_precision(head: int) -> str:
     """Precision of float32 products: one of TF32 where torch is set to it, otherwise three,
-    which keep float32 precision, as in torch's own attention. Of heads of more elements,
-    both parts would fill shared memory: full precision, without matrix units."""
+    which keep float32 precision, as in torch's own attention. Of longer heads registers do
+    not hold both parts: full precision, without matrix units."""
     if torch.backends.cuda.matmul.fp32_precision == "tf32":
         return "tf32"
     return "tf32x3" if head <= 256 else "ieee"

@@ -6,8 +6,8 @@ Online softmax: a running maximum and sum over blocks of keys; the accumulator i
 divided by the sum once, at the end.
 Weights are rounded, as in the reference, but divided by their sum only after they
 multiplied the values.
-Float32 products are three TF32 products, which keep float32 precision, as in torch's
-attention, and full precision beyond heads of 256 elements; one where
+Float32 products of attention are three TF32 products, which keep float32 precision, as
+in torch's, and full precision beyond heads of 256 elements; one where
 torch.backends.cuda.matmul.fp32_precision is tf32.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
@@ -310,8 +310,8 @@ def next_power_of_2(n: int) -> int:
 
 def attention_precision(head: int) -> str:
     """Precision of float32 products: one of TF32 where torch is set to it, otherwise three,
-    which keep float32 precision, as in torch's own attention. Of heads of more elements,
-    both parts would fill shared memory: full precision, without matrix units."""
+    which keep float32 precision, as in torch's own attention. Of longer heads registers do
+    not hold both parts: full precision, without matrix units."""
     if torch.backends.cuda.matmul.fp32_precision == "tf32":
         return "tf32"
     return "tf32x3" if head <= 256 else "ieee"
