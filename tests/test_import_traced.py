@@ -13,7 +13,7 @@ from cli_process import kernelgen, refused
 from kernelgen import frontend
 from kernelgen.errors import SpecError
 from kernelgen.frontend import export
-from kernelgen.importer import process, same_calls, source, write
+from kernelgen.importer import process, same_calls, shapes, source, write
 from kernelgen.importer.load import load
 from kernelgen.importer.rewrite import Rewritten
 from kernelgen.spec import parse_spec
@@ -210,6 +210,30 @@ example_inputs = (torch.rand(2, 5, 8), torch.rand(24, 8))
     (tmp_path / "op.py").write_text(f"import torch\ndef op(x, w):{body}")
     spec = parse_spec(process.imported(tmp_path / "op.py", None, None).text)
     assert [t.shape for t in (*spec.inputs, *spec.outputs)] == [("B", "M", 8), (24, 8), ("B", 2, "M", 4)]
+
+
+def test_a_size_whose_quotients_leave_no_rest_is_written_as_a_multiple(tmp_path: Path) -> None:
+    """The last part of three is what the first two leave, and its heads a quarter of that."""
+    body = "    parts = x.split(x.shape[1] // 3, 1)\n    return parts[0] * parts[2].view(x.shape[0], 4, -1).sum((1, 2))[:, None]"
+    more = "\n\ndef op(x):\n    return last(x)[:, : (x.shape[1] - 2 * (x.shape[1] // 3)) // 4] * 2\n"
+    text = f"import torch\ndef last(x):\n{body}{more}example_inputs = (torch.rand(2, 24),)\n"
+    (tmp_path / "op.py").write_text(text)
+    spec = parse_spec(process.imported(tmp_path / "op.py", "op", None).text)
+    assert not any("//" in str(size) for t in (*spec.inputs, *spec.outputs) for size in t.shape)
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("(24 * N - 2 * (24 * N // 3)) // 4", "2 * N"),
+        ("3 * N // 3", "N"),
+        ("(N + 1) // 2", "(N + 1) // 2"),
+        ("12 * N // 8", "12 * N // 8"),
+        ("N * (2 * N // 2)", "N * (2 * N // 2)"),
+    ],
+)
+def test_what_is_no_multiple_is_written_as_it_is(text: str, written: str) -> None:
+    assert shapes._proportional(text) == written
 
 
 def test_more_sizes_than_a_dozen_are_traced(tmp_path: Path) -> None:

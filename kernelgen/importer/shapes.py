@@ -386,7 +386,7 @@ def _written(shapes: Shapes, names: dict[str, str]) -> Shapes:
         if isinstance(size, int) or not set(names_in(size)) & names.keys():
             return size
         text = renamed(size, {name: names.get(name, name) for name in names_in(size)})
-        return text if names_in(text) else int(evaluate(text, {}))
+        return _proportional(text) if names_in(text) else int(evaluate(text, {}))
 
     def counts(sizes: dict[str, int]) -> dict[str, int]:
         kept = {name: value for name, value in sizes.items() if names_in(names.get(name, name))}
@@ -395,6 +395,22 @@ def _written(shapes: Shapes, names: dict[str, str]) -> Shapes:
     inputs, outputs = (tuple(tuple(map(entry, dims)) for dims in all_) for all_ in (shapes.inputs, shapes.outputs))
     accuracy = tuple(map(counts, shapes.accuracy))
     return replace(shapes, inputs=inputs, outputs=outputs, sizes=counts(shapes.sizes), accuracy=accuracy)
+
+
+_PERIOD = 4096
+"""Quotients of sizes by whole numbers repeat after the product of these, which is no larger where they are compared."""
+
+
+def _proportional(text: str) -> str:
+    """A size that is a multiple of one, as it is written where its quotients leave no rest: 8 * N for 24 * N // 3."""
+    divisors = [int(number) for number in re.findall(r"// (\d+)", text)]
+    if "//" not in text or len(names_in(text)) != 1 or text.count("//") != len(divisors):
+        return text
+    (name,), period = names_in(text), math.prod(divisors)
+    times = evaluate(text, {name: 1})
+    if not 0 < period <= _PERIOD or any(evaluate(text, {name: n}) != times * n for n in range(2 * period + 1)):
+        return text
+    return name if times == 1 else f"{times} * {name}"
 
 
 def _outputs(probe: Probe, shapes: Shapes, traced: list[list[str | None]]) -> tuple[tuple[Size, ...], ...]:

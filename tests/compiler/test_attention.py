@@ -59,6 +59,10 @@ FORMS = {
     "one query whose dimension comes and goes": attention(
         f"{SDPA}(q[:, :, None], k, v, enable_gqa=True)[:, :, 0]", {"q": "B 6 D", "k": "B 2 L D", "v": "B 2 L E"}, "B 6 E"
     ),
+    "heads of two sizes": sample(
+        "n = x.shape[2] // 12\nq, k, v = (y.view(*x.shape[:2], 4, n).transpose(1, 2) for y in x.split(4 * n, -1))\n"
+        f"{SCORES}{WEIGH}", {"x": "B S 24*H"}, {"out": "B 4 S 2*H"}, {"B": 2, "S": 21, "H": 3},
+    ),
     "divided by a root": attention("s = (q @ k.transpose(2, 3)) / math.sqrt(q.shape[-1])\n" + WEIGH),
     "einsum": attention(
         "s = torch.einsum('bshd,blhd->bhsl', q, k) * 0.2\nreturn torch.einsum('bhsl,blhe->bshe', s.softmax(-1), v)",

@@ -74,6 +74,10 @@ FORMS = {
         f"{SCORES}return (torch.softmax(s, -1).to(q.dtype) @ v).transpose(1, 2).flatten(2)",
         {"x": "B S 144"}, {"out": "B S 48"}, {"B": 2, "S": 37},
     ),
+    "heads of two sizes": sample(
+        "n = x.shape[2] // 12\nq, k, v = (y.view(*x.shape[:2], 4, n).transpose(1, 2) for y in x.split(4 * n, -1))\n"
+        f"{SCORES}{WEIGH}", {"x": "B S 24*H"}, {"out": "B 4 S 2*H"}, {"B": 2, "S": 37, "H": 3},
+    ),
     "rows that see no key": attention(f"{SDPA}(q, k, v, attn_mask=m)", {"m": "S L: bool"}),
 }  # fmt: skip
 

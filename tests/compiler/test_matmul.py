@@ -15,6 +15,8 @@ from kernelgen import families, render
 from kernelgen.errors import SpecError
 from kernelgen.families.access import strided_access
 from kernelgen.families.kernel import body_of
+from kernelgen.families.matmul.lowering import ProductBody
+from kernelgen.families.matmul.schedules import room
 from kernelgen.frontend.indices import Expr
 from kernelgen.judge.interpreter import as_on_a_gpu
 from kernelgen.judge.oracle import as_tuple
@@ -560,6 +562,18 @@ def test_sums_of_float8_are_promoted_every_128_products() -> None:
 
 def of_variant(variant: str, plan: KernelPlan) -> Schedule:
     return next(s for s in schedules(plan) if s.variant == variant)
+
+
+def test_lines_of_several_products_have_room_for_the_tiles_of_all() -> None:
+    """Four gates of one product: four tiles of weights in flight at once, of which 320 KB were asked."""
+    lines = "a, b, c, d = (x @ w).chunk(4, dim=-1)\nreturn torch.sigmoid(a) * torch.tanh(b) + c * d"
+    plan = plan_of(sample(lines, {"x": "M K", "w": "K 4*N"}, {"out": "M N"}, {"M": 5, "K": 8, "N": 8}).spec())
+    (kernel,) = (k for k in plan.kernels if k.family == "matmul")
+    body = body_of(kernel)
+    assert isinstance(body, ProductBody)
+    assert len(body.dots) == 4
+    for row in kernel.table:
+        assert room(body, row.limit("itemsize") or 4)(row.schedule) is None, row
 
 
 PRECISE = {

@@ -332,6 +332,7 @@ def _place(writer: Writer, *, long_first: bool) -> tuple[ir.Stmt, ...]:
         ir.Let(("first_row",), scalar("mul", ir.Name("tile_m"), _BLOCK_M)),
         *writer.numbers(writer.m, ir.Name("first_row")), *writer.parts("m", writer.m),
         *dict.fromkeys((*writer.numbers(writer.d, ir.Number(0)), *writer.numbers(writer.e, ir.Number(0)))),
+        *dict.fromkeys((*writer.parts("d", writer.d), *writer.parts("e", writer.e))),
     )  # fmt: skip
 
 

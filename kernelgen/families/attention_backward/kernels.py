@@ -105,8 +105,10 @@ class Walk:
         yield ir.Let((number.text,), tile, "later rows see more keys: start with them" if long_first else "")
         yield ir.Let((self.start.text,), scalar("mul", number, ir.Name(kept.block)))
         yield from w.numbers(kept, self.start)
+        yield from w.parts(self.body.kept, kept)
         for head in self.heads:
             yield from w.numbers(head, ir.Number(0))
+        yield from dict.fromkeys((*w.parts("d", w.d), *w.parts("e", w.e)))
 
     def _rows(self, name: str) -> Iterator[ir.Stmt]:
         """What is known of every query, or what else does not change along the walk: of a block, where that is walked
@@ -220,7 +222,8 @@ class Walk:
         known, factors, whole = dict(builder.known), dict(self.factors), set(w.whole)
         if not ends:
             w.whole.add(self.walked)
-        body = (*w.numbers(self.walked, ir.Name("start")), *self._block(hides=hides, ends=ends))
+        numbers = (*w.numbers(self.walked, ir.Name("start")), *w.parts(self.body.walked, self.walked))
+        body = (*numbers, *self._block(hides=hides, ends=ends))
         builder.known, self.factors, w.whole = known, factors, whole
         kept = frozenset(total.text for total in self.sums.values())
         return ir.For("start", start, stop, ir.Name(self.walked.block), trimmed(body, kept), comment=comment)

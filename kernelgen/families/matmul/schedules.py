@@ -17,7 +17,7 @@ from kernelgen.families.matmul.lowering import FEW, ProductBody, converted_load
 from kernelgen.families.matmul.row_parts import may_be_parts
 from kernelgen.families.matmul.writer import extents_of, group_size, multiplies_float8, shared_elements
 from kernelgen.families.values import Unlowerable, Use
-from kernelgen.plan import Parameter, Schedule, table_row
+from kernelgen.plan import Parameter, Schedule, TableRow, table_row
 
 TILES, BOXES, SPLIT, VECTOR, WRITTEN = "tiles", "boxes", "split", "vector", "written"
 MEANINGS = {
@@ -133,7 +133,16 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
 def first_table(body: ProductBody) -> Table:
     """Few rows are spread over what is summed; float32 takes half of the tile, for its elements are twice as large."""
     table = tuple(replace(row, schedule=_fitted(body, row.schedule)) for row in _first_table(body))
+    table = tuple(replace(row, schedule=_with_room(body, row)) for row in table)
     return tuple(row for row in table if body.factor.dtype != "float32" or row.limit("itemsize") is None)
+
+
+def _with_room(body: ProductBody, row: TableRow) -> Schedule:
+    """A line's schedule with as many blocks in flight as there is room for: several products have tiles each."""
+    refusal = room(body, row.limit("itemsize") or (4 if body.may_be_wide else _bytes(body)))
+    flight = int(row.schedule.get("num_stages") or 1)
+    fewer = (row.schedule.replace(num_stages=stages) for stages in range(flight - 1, 0, -1))
+    return next((s for s in (row.schedule, *fewer) if refusal(s) is None), row.schedule)
 
 
 def _fitted(body: ProductBody, schedule: Schedule) -> Schedule:
