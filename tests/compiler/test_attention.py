@@ -332,6 +332,17 @@ def test_a_spec_says_how_float32_is_multiplied(precision: str) -> None:
     assert LIBRARY not in {row.schedule.variant for row in plan.table}
 
 
+@pytest.mark.parametrize(
+    ("mask", "inputs", "tall"),
+    [("", {}, 128), (", is_causal=True", {}, 64), (", attn_mask=m", {"m": "S L: bool"}, 64)],
+)
+def test_tiles_of_float32_are_half_as_tall_where_scores_are_masked(
+    mask: str, inputs: dict[str, str], tall: int
+) -> None:
+    plan = kernel_of(attention(f"{SDPA}(q, k, v{mask})", inputs))
+    assert [row.schedule["BLOCK_M"] for row in plan.table if row.limit("D") == 64] == [tall]
+
+
 @pytest.mark.parametrize("queries", [1, 20])
 @pytest.mark.parametrize("head", [16, 64, 128, 256, 512, 1024])
 def test_blocks_of_heads_whose_size_is_known_fit_shared_memory(head: int, queries: int) -> None:

@@ -234,7 +234,8 @@ def _float32(body: AttentionBody, head: int, *, calls: bool = False) -> Table:
     if max(power(body, "d") or 0, power(body, "e") or 0) > _SHORT_HEAD:
         return (short, *last)
     unknown = {body.extent(name).size: _SHORT_HEAD for name in "de" if power(body, name) is None}
-    tall = 128 if body.softmax.logits == body.softmax.scores and not body.mask().bounds else 64
+    is_plain = body.softmax.logits == body.softmax.scores and not body.softmax.conditions
+    tall = 128 if is_plain else 64
     narrow = table_row(wide.replace(BLOCK_M=tall, num_stages=1), **unknown)
     return (short, narrow, *last) if unknown else (short, narrow)
 
