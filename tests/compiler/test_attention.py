@@ -332,6 +332,14 @@ def test_a_spec_says_how_float32_is_multiplied(precision: str) -> None:
     assert LIBRARY not in {row.schedule.variant for row in plan.table}
 
 
+def test_what_is_multiplied_in_float32_is_counted_so_whatever_is_stored() -> None:
+    """A key `precision` was refused here, as if nothing were float32, and the roofline was that of half precision."""
+    lines = "return ((q.float() @ k.float().mT * 0.2).softmax(-1) @ v.float()).to(q.dtype)"
+    plan = kernel_of(attention(lines, dtypes=(("T", ("float16",)),), precision="tf32x3"))
+    assert {(p.dtype, p.precision) for p in families.products(plan)} == {("float32", "tf32x3")}
+    assert 'PRECISION="tf32x3"' in render.triton_source(plan)
+
+
 @pytest.mark.parametrize(
     ("mask", "inputs", "tall"),
     [("", {}, 128), (", is_causal=True", {}, 64), (", attn_mask=m", {"m": "S L: bool"}, 64)],

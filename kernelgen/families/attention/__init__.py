@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from kernelgen.families.attention import kernels, library, lowering, schedules, sets
 from kernelgen.families.attention.lowering import AttentionBody, TilesBody
-from kernelgen.families.attention.writer import boxable, multiplied_as, said_of_products
+from kernelgen.families.attention.writer import boxable, multiplied_as, multiplied_dtype, said_of_products
 from kernelgen.families.family import Family, Table
 from kernelgen.families.kernel import Body
 from kernelgen.families.masks import seen, total
@@ -112,12 +112,12 @@ def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
 
     return (
         Product(
-            names[softmax.scores], batch, rows, keys, heads, own.factor.dtype,
+            names[softmax.scores], batch, rows, keys, heads, multiplied_dtype(own),
             precision=multiplied_as(spec, own), hides_more=mask.hides_more,
             left=lambda rows, keys, summed, size: pairs(rows, keys, size) * summed,
         ),
         Product(
-            names[softmax.product], batch, rows, columns, keys, own.factor.dtype,
+            names[softmax.product], batch, rows, columns, keys, multiplied_dtype(own),
             precision=multiplied_as(spec, own), hides_more=mask.hides_more,
             left=lambda rows, columns, keys, size: pairs(rows, keys, size) * columns,
         ),

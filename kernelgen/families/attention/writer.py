@@ -352,6 +352,11 @@ def said_of_products(spec: OperatorSpec, body: TilesBody) -> list[str]:
     return [_SAID[spec.precision]] if multiplies_float32(spec, body) else []
 
 
+def multiplied_dtype(body: TilesBody) -> str:
+    """The dtype in which factors are multiplied: that of a tensor, or float32 of what is made of it."""
+    return body.factor.dtype if body.rounds() else "float32"
+
+
 def multiplied_as(spec: OperatorSpec, body: TilesBody) -> str:
     """How products of float32 are, as an operator's Product says it."""
     longest = max(length(body, name) or 0 for name in "de")

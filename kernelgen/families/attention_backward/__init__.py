@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kernelgen.families.attention import LONGEST_WITH_GRADIENTS, limits, sizes_of, too_large
-from kernelgen.families.attention.writer import boxable, multiplied_as, said_of_products
+from kernelgen.families.attention.writer import boxable, multiplied_as, multiplied_dtype, said_of_products
 from kernelgen.families.attention_backward import kernels, lowering, schedules
 from kernelgen.families.attention_backward.lowering import GradientBody
 from kernelgen.families.family import Family, Table
@@ -64,7 +64,7 @@ def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
         name: tuple(own.lowered.space.axes[a] for a in own.extent(name).axes)
         for name in ("batch", "shared", "m", "n", "d", "e")
     }
-    batch, dtype, how = of["batch"] + of["shared"], own.factor.dtype, multiplied_as(spec, own)
+    batch, dtype, how = of["batch"] + of["shared"], multiplied_dtype(own), multiplied_as(spec, own)
     found = []
     for i in (*own.inner, *own.outer):
         own_axes = own.lowered.values[i].axes
