@@ -332,6 +332,20 @@ def test_a_spec_says_how_float32_is_multiplied(precision: str) -> None:
     assert LIBRARY not in {row.schedule.variant for row in plan.table}
 
 
+def test_a_table_of_float32_alone_has_no_line_of_half_precision() -> None:
+    """Nor the kernels of such lines, which nothing reached."""
+    plan = kernel_of(
+        attention(
+            f"{SDPA}(q, k, v)",
+            {t: f"B H {n} {s}: float32" for t, n, s in ("qSD", "kLD", "vLE")},
+            "B H S E: float32",
+            dtypes=(),
+        )
+    )
+    assert plan.table
+    assert {row.limit("itemsize") for row in plan.table} == {None}
+
+
 def test_what_is_multiplied_in_float32_is_counted_so_whatever_is_stored() -> None:
     """A key `precision` was refused here, as if nothing were float32, and the roofline was that of half precision."""
     lines = "return ((q.float() @ k.float().mT * 0.2).softmax(-1) @ v.float()).to(q.dtype)"

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from kernelgen.families.attention import kernels, library, lowering, schedules, sets
 from kernelgen.families.attention.lowering import AttentionBody, TilesBody
-from kernelgen.families.attention.writer import boxable, multiplied_as, multiplied_dtype, said_of_products
+from kernelgen.families.attention.writer import boxable, multiplied_as, multiplied_dtype, reached, said_of_products
 from kernelgen.families.family import Family, Table
 from kernelgen.families.kernel import Body
 from kernelgen.families.masks import seen, total
@@ -79,7 +79,7 @@ def sizes_of(spec: OperatorSpec, body: Body) -> tuple[NamedSize, ...]:
 
 
 def _first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None = None) -> Table:
-    return schedules.first_table(_own(body))
+    return reached(_own(body), schedules.first_table(_own(body)))
 
 
 def _starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tuple[Schedule, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from kernelgen.families.access import Access, Extent
 from kernelgen.families.attention.lowering import SCALARS, TilesBody
 from kernelgen.families.bounds import plus
+from kernelgen.families.family import Table
 from kernelgen.families.masks import Term, counted
 from kernelgen.families.values import Stored, Use, axes_of
 from kernelgen.frontend.graph import SEARCH, Atom
@@ -350,6 +351,11 @@ _SAID = {
 def said_of_products(spec: OperatorSpec, body: TilesBody) -> list[str]:
     """A note on how float32 is multiplied, where it may be."""
     return [_SAID[spec.precision]] if multiplies_float32(spec, body) else []
+
+
+def reached(body: TilesBody, table: Table) -> Table:
+    """The lines of a table that float32 alone, where a spec gives no other, can reach."""
+    return tuple(row for row in table if body.factor.dtype != "float32" or row.limit("itemsize") is None)
 
 
 def multiplied_dtype(body: TilesBody) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kernelgen.families.attention import LONGEST_WITH_GRADIENTS, limits, sizes_of, too_large
-from kernelgen.families.attention.writer import boxable, multiplied_as, multiplied_dtype, said_of_products
+from kernelgen.families.attention.writer import boxable, multiplied_as, multiplied_dtype, reached, said_of_products
 from kernelgen.families.attention_backward import kernels, lowering, schedules
 from kernelgen.families.attention_backward.lowering import GradientBody
 from kernelgen.families.family import Family, Table
@@ -43,7 +43,7 @@ def _too_large(spec: OperatorSpec, body: Body) -> tuple[str, str]:
 
 
 def _first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None = None) -> Table:
-    return schedules.first_table(_own(body))
+    return reached(_own(body), schedules.first_table(_own(body)))
 
 
 def _starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tuple[Schedule, ...]:
