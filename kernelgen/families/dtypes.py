@@ -14,6 +14,13 @@ ITEMSIZE = {
 """Bytes an element."""
 
 
+SAID_OF_PRECISION = {
+    "ieee": "float32 products use full precision, whatever torch is set to",
+    "tf32x3": "float32 products are three TF32 products, which keep float32 precision, whatever torch is set to",
+    "tf32": "float32 products use TF32, with 10 mantissa bits, whatever torch is set to",
+}
+"""What the note of a kernel says where the spec has the key `precision`."""
+
 ELEMENT = "_ptr.dtype.element_ty"
 
 

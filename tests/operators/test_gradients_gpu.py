@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import math
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,6 @@ from kernelgen import judge
 pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).parent.parent.parent / "operators"
 TESTS = sorted(ROOT.rglob("*_gradients_accuracy.py"))
-
-
-def elements(case: judge.Case) -> int:
-    return math.prod(math.prod(size) if isinstance(size, tuple) else size for size in case.sizes.values())
 
 
 @pytest.mark.parametrize("file", TESTS, ids=lambda path: path.parent.name)

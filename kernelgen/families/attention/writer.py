@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from kernelgen.families.access import Access, Extent
 from kernelgen.families.attention.lowering import SCALARS, TilesBody
 from kernelgen.families.bounds import plus
+from kernelgen.families.dtypes import SAID_OF_PRECISION
 from kernelgen.families.family import Table
 from kernelgen.families.masks import Term, counted
 from kernelgen.families.values import Stored, Use, axes_of
@@ -297,7 +298,7 @@ class Writer:
         return tuple(found.items())
 
     def _precision(self) -> str:
-        """The host's word for how float32 is multiplied."""
+        """The wrapper's expression for how float32 is multiplied."""
         heads = dict.fromkeys(str(length(self.body, name) or self.body.extent(name).size) for name in "de")
         longest = f"max({', '.join(heads)})" if len(heads) > 1 else next(iter(heads))
         return f"attention_precision({longest})"
@@ -339,18 +340,16 @@ SPLIT_FLOAT32, LONGEST_SPLIT = "tf32x3", 256
 """How float32 is multiplied unless torch is set to TF32, and of heads of how many elements at most: as torch's own
 attention does from sm_80 on (PyTorch, aten/src/ATen/native/transformers/cuda/mem_eff_attention/gemm_kernel_utils.h:
 OpMultiplyAddFastF32)."""
-_SAID = {
-    None: "float32 products of attention are three TF32 products, which keep float32 precision, as in torch's, and "
-    "full precision beyond heads of 256 elements; one where torch.backends.cuda.matmul.fp32_precision is tf32",
-    "ieee": "float32 products use full precision, whatever torch is set to",
-    "tf32x3": "float32 products are three TF32 products, which keep float32 precision, whatever torch is set to",
-    "tf32": "float32 products use TF32, with 10 mantissa bits, whatever torch is set to",
-}
+_AS_TORCHS = (
+    "float32 products of attention are three TF32 products, which keep float32 precision, as in torch's, and full "
+    "precision beyond heads of 256 elements; one where torch.backends.cuda.matmul.fp32_precision is tf32"
+)
 
 
 def said_of_products(spec: OperatorSpec, body: TilesBody) -> list[str]:
     """A note on how float32 is multiplied, where it may be."""
-    return [_SAID[spec.precision]] if multiplies_float32(spec, body) else []
+    said = SAID_OF_PRECISION[spec.precision] if spec.precision else _AS_TORCHS
+    return [said] if multiplies_float32(spec, body) else []
 
 
 def reached(body: TilesBody, table: Table) -> Table:

@@ -77,7 +77,8 @@ def first_table(body: GradientBody) -> Table:
 
 
 def _rows(by_head: Sequence[tuple[int | None, Schedule]], head: int, sizes: Sequence[str], **upto: int) -> Table:
-    """Of heads of at least so many elements, whose other sizes are not known."""
+    """The lines that a head of `head` elements or more may reach, each with the most elements that it serves; `sizes`:
+    what these are called where the spec gives no number, without which the first serves all."""
     rows = [(most, schedule) for most, schedule in by_head if most is None or most >= head]
     if not sizes:
         return (table_row(rows[0][1], **upto),)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kernelgen.families.dtypes import SAID_OF_PRECISION
 from kernelgen.families.family import Family, Table
 from kernelgen.families.kernel import Body
 from kernelgen.families.matmul import kernels, library, lowering, row_parts, schedules, vectors, written
@@ -111,12 +112,7 @@ def _starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tu
     return schedules.starts(_own(body))
 
 
-_SAID = {
-    None: "float32 products follow torch: TF32 where torch.backends.cuda.matmul.fp32_precision is tf32",
-    "ieee": "float32 products use full precision, whatever torch is set to",
-    "tf32x3": "float32 products are three TF32 products, which keep float32 precision, whatever torch is set to",
-    "tf32": "float32 products use TF32, with 10 mantissa bits, whatever torch is set to",
-}
+_AS_TORCHS = "float32 products follow torch: TF32 where torch.backends.cuda.matmul.fp32_precision is tf32"
 
 
 def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
@@ -124,7 +120,7 @@ def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
     if any(_own(body).scales_of(dot) for dot in _own(body).dots):
         said.append("a scale per group along K multiplies the partial sum of the group, not each element")
     if multiplies_float32(spec, _own(body)):
-        said.append(_SAID[spec.precision])
+        said.append(SAID_OF_PRECISION[spec.precision] if spec.precision else _AS_TORCHS)
     return tuple(said)
 
 
