@@ -27,10 +27,10 @@ def through(function):
     return gradients
 
 
-def from_saved(rounded, grad_out, q, k, v):
+def from_saved(_rounded, grad_out, q, k, v):
     """The gradients from the outputs that the forward saves, rounded to their dtype."""
     out, lse = forward.attention_causal_forward_baseline.reference(q, k, v)
-    out = rounded(out)
+    out = _rounded(out)
     grad_q, delta = backward.attention_causal_backward_baseline.reference(
         grad_out, q, k, v, out, lse
     )

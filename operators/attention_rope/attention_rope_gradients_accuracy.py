@@ -28,12 +28,12 @@ def through(function):
     return gradients
 
 
-def from_saved(rounded, grad_out, q, k, v, cos, sin):
+def from_saved(_rounded, grad_out, q, k, v, cos, sin):
     """The gradients from the outputs that the forward saves, rounded to their dtype."""
     out, lse, query, key = forward.attention_rope_forward_baseline.reference(
         q, k, v, cos, sin
     )
-    out = rounded(out)
+    out = _rounded(out)
     product_q, delta = backward.attention_rope_backward_baseline.reference(
         grad_out, v, out, lse, query, key
     )

@@ -29,10 +29,10 @@ def through(function):
     return gradients
 
 
-def from_saved(rounded, grad_out, q, k, v, sinks):
+def from_saved(_rounded, grad_out, q, k, v, sinks):
     """The gradients from the outputs that the forward saves, rounded to their dtype."""
     out, lse = forward.attention_sinks_forward_baseline.reference(q, k, v, sinks)
-    out = rounded(out)
+    out = _rounded(out)
     grad_q, delta = backward.attention_sinks_backward_baseline.reference(
         grad_out, q, k, v, out, lse
     )

@@ -27,12 +27,12 @@ def through(function):
     return gradients
 
 
-def from_saved(rounded, grad_out, q, k, v, cu_seqlens_q, cu_seqlens_k):
+def from_saved(_rounded, grad_out, q, k, v, cu_seqlens_q, cu_seqlens_k):
     """The gradients from the outputs that the forward saves, rounded to their dtype."""
     out, lse = forward.attention_varlen_forward_baseline.reference(
         q, k, v, cu_seqlens_q, cu_seqlens_k
     )
-    out = rounded(out)
+    out = _rounded(out)
     grad_q, delta = backward.attention_varlen_backward_baseline.reference(
         grad_out, q, k, v, cu_seqlens_q, cu_seqlens_k, out, lse
     )

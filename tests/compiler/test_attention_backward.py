@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from kernelgen.backward import Backward, backward
 from kernelgen.judge.interpreter import as_on_a_gpu
 from kernelgen.judge.oracle import as_tuple
 from kernelgen.plan import KernelPlan, TableRow
+from kernelgen.spec.model import Case
 
 WITHIN = {"float32": 4e-6, "float16": 4e-3}
 """What a gradient may be off by, as a part of the largest."""
@@ -172,3 +174,16 @@ def test_heads_are_as_long_as_the_gradients_take_them(gradients: bool, longest: 
     wrapper = render.triton_source(plan)
     assert f"D > {longest} or E > {longest}" in wrapper
     assert f"{longest} elements per head" in " ".join(wrapper.split())
+
+
+def test_no_saved_value_hides_what_rounds_the_outputs() -> None:
+    """Joined queries without a name are saved, which are called after their operation: rounded."""
+    lines = f"s = torch.cat([q, m], -1) @ k.mT * 0.2\n{WEIGH}"
+    found = attention(lines, {**SQUARE, "q": "B H S 16", "m": "B H S 8", "k": "B H S 24"})
+    spec = replace(found.spec(), accuracy=(Case(tuple(found.sizes[0].items()), (("T", "float32"),)),))
+    made = backward(spec, frontend.trace(spec)[0])
+    (judged,) = (text for file, text in made.files.items() if file.endswith("_gradients_accuracy.py"))
+    (through,) = (n for n in ast.walk(ast.parse(judged)) if isinstance(n, ast.FunctionDef) and n.name == "from_saved")
+    bound = [n.id for n in ast.walk(through) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    assert through.args.args[0].arg not in bound
+    assert "rounded" in bound
