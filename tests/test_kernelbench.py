@@ -8,20 +8,22 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from cli_process import kernelgen, refused
 
-from kernelgen import devices, kernelbench
+from kernelgen import devices, judge, kernelbench
 from kernelgen.cli.kernelbench import _why
 from kernelgen.cli.kernelbench import kernelbench as command
 from kernelgen.devices import facts
 from kernelgen.devices.device import Card, Device
 from kernelgen.journal import FILE
+from kernelgen.judge.inputs import DISTRIBUTIONS
 from kernelgen.kernelbench import shared
 from kernelgen.kernelbench.rounds import played
 from kernelgen.kernelbench.shared import Verdict
@@ -400,6 +402,47 @@ def test_what_a_fork_found_is_known_before_it_ends(tmp_path: Path) -> None:
     (tmp_path / "known").touch()
     with pytest.raises(RuntimeError, match="ended with -9"):
         next(verdicts)
+
+
+def test_hidden_cases_share_the_kinds_of_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listed case meets all of them, a hidden one a few, and all hidden ones together all."""
+    asked: list[tuple[str, ...]] = []
+
+    def noted(operator: Any, case: judge.Case, *, distributions: Sequence[str], **others: Any) -> judge.CaseReport:
+        asked.append(tuple(distributions))
+        assert others["seeds"] <= len(distributions)
+        return judge.CaseReport(case, passed=True)
+
+    monkeypatch.setattr(judge, "accuracy_case", noted)
+    x = judge.Tensor("x", ("N",), "float32")
+    operator = judge.Operator("op", torch.neg, torch.neg, torch.neg, (x,), (x,))
+    cases = [judge.Case({"N": 3}, {}), *(judge.Case({"N": n}, {}, hidden=True) for n in range(8))]
+    assert all(v.passed for v in shared.judged(operator, cases, "cpu", 3))
+    assert asked[0] == DISTRIBUTIONS
+    assert {len(kinds) for kinds in asked[1:]} == {shared.HIDDEN_TRIALS}
+    assert {kind for kinds in asked[1:] for kind in kinds} == set(DISTRIBUTIONS)
+
+
+COMPILES = """\
+import sys
+from types import SimpleNamespace
+sys.path.insert(0, {folder!r})
+from kernelgen import devices, judge
+judge.prepare = lambda: None
+devices.find = lambda name: SimpleNamespace(facts=devices.facts.by_name("NVIDIA H200"))
+from kernelgen.kernelbench import shared
+import broadcast_accuracy as quartet
+case = next(c for c in quartet.CASES if "float32" in c.dtypes.values())
+assert not list(shared.compiled(quartet.OPERATOR, [case]))
+"""
+
+
+def test_what_cases_launch_is_compiled_for_a_gpu_that_nothing_is_asked_of(tmp_path: Path) -> None:
+    folder = Path(__file__).parent.parent / "operators" / "broadcast"
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment.pop("TRITON_INTERPRET", None)
+    subprocess.run([sys.executable, "-c", COMPILES.format(folder=str(folder))], check=True, env=environment)
+    assert list(tmp_path.rglob("broadcast*.cubin"))
 
 
 def test_a_problem_never_outlives_its_parent(tmp_path: Path) -> None:

@@ -78,10 +78,7 @@ def _made(
 ) -> tuple[Buffer, ...]:
     buffers = []
     for position, tensor in enumerate(operator.inputs):
-        where = device if tensor.number is None else "cpu"
-        equal = case.layout == "expanded" and tensor.offsets is not None  # offsets are 0 first and the total last
-        layout = "contiguous" if equal else case.layout
-        buffer, target = allocate(case.shape(tensor), case.dtype(tensor), layout, where)
+        buffer, target = _allocated(tensor, case, device)
         if tensor.number is not None:
             target.fill_(_number(tensor.number, distribution, derive_seed(seed, position)))
         elif not tensor.like:  # a `like` input keeps its NaNs: nothing may read it
@@ -93,6 +90,25 @@ def _made(
                 target.copy_(target.sort(-1).values)
         buffers.append(buffer)
     return tuple(buffers)
+
+
+def without_memory(operator: Operator, case: Case) -> list[torch.Tensor]:
+    """Inputs on the device meta: shapes, dtypes, strides and alignment as `make` has them, and no elements. Numbers are
+    on the host, their defaults."""
+    found = []
+    for tensor in operator.inputs:
+        buffer, target = _allocated(tensor, case, "meta")
+        if tensor.number is not None:
+            target.fill_(tensor.number)
+        found.append(buffer.view)
+    return found
+
+
+def _allocated(tensor: Tensor, case: Case, device: str) -> tuple[Buffer, torch.Tensor]:
+    """As `allocate` has it; a number is on the host."""
+    equal = case.layout == "expanded" and tensor.offsets is not None  # offsets are 0 first and the total last
+    layout = "contiguous" if equal else case.layout
+    return allocate(case.shape(tensor), case.dtype(tensor), layout, device if tensor.number is None else "cpu")
 
 
 def _number(default: float, distribution: str, seed: int) -> float:

@@ -16,6 +16,7 @@ from . import device as devices
 from . import guards, inputs, memory, patience, values
 from .eager import InOrder, LastWrites
 from .fences import Fences
+from .indexing import indexes
 from .model import Case, Function, Operator, Trial
 from .mutants import Suite
 from .oracle import as_tuple
@@ -147,7 +148,7 @@ def _rehearse_indices(setting: Setting) -> None:
     """Whether an index that the reference computes from NaN or an infinity names no element. On the host and before the
     kernel runs: a GPU that reads there is lost."""
     elements = sum(math.prod(setting.case.shape(t)) for t in setting.operator.inputs)
-    if elements > _REHEARSED:
+    if elements > _REHEARSED or not indexes(setting.operator, setting.case):
         return
     on_host = replace(setting, device="cpu")
     try:

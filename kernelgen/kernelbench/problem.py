@@ -1,8 +1,8 @@
 """One problem, in a process of its own: `python -m kernelgen.kernelbench.problem FILE OUT ANSWER ASKED CORES`.
 
-With several cores, forks judge the small shapes while this process has torch.compile prepare its part. ANSWER is
-written again after each stage, so that what a time limit cuts short is known up to there. Before the stages that want
-the device for themselves it reads a line from its input.
+With several cores, forks compile for the small shapes and judge them while this process has torch.compile prepare its
+part. ANSWER is written again after each stage, so that what a time limit cuts short is known up to there. Before the
+stages that want the device for themselves it reads a line from its input.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ from kernelgen.spec import load_spec
 
 AHEAD = 32
 """A case is compiled beside the other problems if so many times its memory is free: a dozen may do so at once."""
+JUDGES = 1
+"""So many forks judge on a GPU, and the others compile: a GPU runs one process at a time, so that more of them wait for
+one another."""
 TIME_CAP_S = 2.0
 """For each opponent: these shapes take milliseconds, of which this is hundreds of samples."""
 
@@ -72,12 +75,15 @@ class Problem:
         device = judge.device.find()
         sys.path.insert(0, str(self.out / "operators" / spec.folder))
         importlib.import_module(f"{spec.name}_accuracy")
-        part = partial(self._small, spec.name, device, shared.Queue())
-        begun = shared.begin([part] * (self.cores - 1), self._path.parent)
+        judging = partial(self._small, spec.name, device, shared.Queue())
+        compiling = partial(self._small_compiled, spec.name, device, shared.Queue())
+        judges = min(self.cores - 1, JUDGES if device == "cuda" else self.cores)
+        parts = [judging] * judges + [compiling] * (self.cores - 1 - judges)
+        begun = shared.begin(parts, self._path.parent)
         if device == "cuda":
             self._compile_opponents(spec.name)
         self._stage("accuracy")
-        verdicts = itertools.chain(part(), shared.ended(begun))
+        verdicts = itertools.chain(judging(), shared.ended(begun))
         self._count("accuracy", len(self._small_cases(spec.name, device)), verdicts, self.answer)
         if device == "cuda":
             self._stage(READY)
@@ -92,6 +98,11 @@ class Problem:
         operator, cases = sys.modules[f"{name}_accuracy"].OPERATOR, self._small_cases(name, device)
         own = (cases[number] for number in queue.taken(len(cases)))
         return shared.judged(operator, own, device, 3 if device == "cuda" else 1)
+
+    def _small_compiled(self, name: str, device: str, queue: shared.Queue) -> Iterator[shared.Verdict]:
+        """What those cases launch, each compiled by one process."""
+        operator, cases = sys.modules[f"{name}_accuracy"].OPERATOR, self._small_cases(name, device)
+        return shared.compiled(operator, (cases[number] for number in queue.taken(len(cases))))
 
     def _small_cases(self, name: str, device: str) -> list[Any]:
         from kernelgen import judge
@@ -227,6 +238,10 @@ def _guarded(action: Callable[[], None], problem: Problem) -> None:
 if __name__ == "__main__":
     die_with_parent(os.getppid())  # it is in a session of its own, which the killing of its parent's would miss
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # asks no CUDA, which a fork could not use then
+    # Triton's default: torch.compile would choose another, where nothing is that forks have compiled
+    os.environ.setdefault(
+        "TRITON_CACHE_DIR", str(Path(os.environ.get("TRITON_HOME", "~")).expanduser() / ".triton/cache")
+    )
     main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), Asked.of(sys.argv[4]), int(sys.argv[5]))
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,12 +1,16 @@
-"""Cases that several processes judge: forks of one that has imported what they need, and has asked for no GPU."""
+"""Cases that several processes share: forks of one that has imported what they need, and has asked for no GPU. Some
+judge them; others compile what the next ones launch, without asking the GPU, which judges are quicker to have among few
+than among many."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -18,6 +22,8 @@ if TYPE_CHECKING:
     from kernelgen.judge import Case, CaseReport, Operator
 
 
+HIDDEN_TRIALS = 2
+"""So many kinds of values a hidden case gets; one that the spec lists gets all."""
 _POLL_S = 0.02
 
 
@@ -55,14 +61,37 @@ class Queue:
 
 
 def judged(operator: Operator, cases: Iterable[Case], device: str, seeds: int) -> Iterator[Verdict]:
-    """The cases one after the other, until the device is lost."""
+    """The cases one after the other, until the device is lost. A hidden one gets HIDDEN_TRIALS kinds of values, normal
+    ones and others in turn, so that every kind meets many shapes."""
     from kernelgen import judge
+    from kernelgen.judge.inputs import DISTRIBUTIONS
 
+    normal, *others = DISTRIBUTIONS
+    turns = itertools.cycle(others)
     for case in cases:
-        verdict = Verdict.of(judge.accuracy_case(operator, case, device=device, seeds=seeds))
+        kinds = (normal, *itertools.islice(turns, HIDDEN_TRIALS - 1)) if case.hidden else DISTRIBUTIONS
+        least = min(seeds, len(kinds))
+        verdict = Verdict.of(judge.accuracy_case(operator, case, device=device, seeds=least, distributions=kinds))
         yield verdict
         if verdict.fatal:
             return
+
+
+def compiled(operator: Operator, cases: Iterable[Case]) -> Iterator[Verdict]:
+    """No verdict: Triton's cache holds what these cases launch where a process asks for it. What fails is compiled, and
+    fails, where it is judged."""
+    from kernelgen import devices
+    from kernelgen.judge.inputs import without_memory
+    from kernelgen.worker import ahead
+
+    facts = devices.find("cuda").facts
+    assert isinstance(facts, devices.DeviceFacts)
+    ahead.compile_for(facts)
+    for case in cases:
+        at = operator.at(case)
+        with suppress(Exception):
+            ahead.record(at.kernel, without_memory(at, case))
+    yield from ()
 
 
 def begin(parts: Sequence[Callable[[], Iterable[Verdict]]], folder: Path) -> dict[int, Path]:

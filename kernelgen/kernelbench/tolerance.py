@@ -25,7 +25,7 @@ SEEDS = (42, 43, 44)
 def compare(original: Path, exported: Path, dtype: str, device: str = "cuda") -> dict[str, Any]:
     """Run Model and ModelNew on the same inputs of the file's own sizes; both made with the same seed.
 
-    The inputs are drawn on the device: on the host they would take longer than everything else.
+    Inputs and weights are drawn on the device: on the host they would take longer than everything else.
     """
     import torch
 
@@ -34,11 +34,11 @@ def compare(original: Path, exported: Path, dtype: str, device: str = "cuda") ->
     worst = 0.0
     for seed in SEEDS if dtype == "float32" else SEEDS[:1]:
         models = []
-        for scope, name in zip(scopes, ("Model", "ModelNew"), strict=True):
-            torch.manual_seed(seed)
-            models.append(getattr(scope, name)(*scope.get_init_inputs()).to(device, getattr(torch, dtype)))
-        torch.manual_seed(seed)
         with torch.device(device):
+            for scope, name in zip(scopes, ("Model", "ModelNew"), strict=True):
+                torch.manual_seed(seed)
+                models.append(getattr(scope, name)(*scope.get_init_inputs()).to(device, getattr(torch, dtype)))
+            torch.manual_seed(seed)
             inputs = [cast(value) for value in scopes[0].get_inputs()]
         with torch.no_grad():
             try:

@@ -7,6 +7,7 @@ disk cache holds the cubin when the process with the GPU asks for it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,13 +74,13 @@ def compile_cases(path: str, function: str, device: dict[str, Any], cases: list[
     same grids and scalars.
     """
     facts = DeviceFacts(**device)
-    driver.set_active(StubDriver(int(facts.arch.removeprefix("sm_")), StubUtils(facts.sms)))
+    compile_for(facts)
     wrapper = load.candidate(path, function)
     found: list[list[Any]] = []
     digests: list[list[str]] = []
     for case in cases:
         identity: list[str] = []
-        for launch in record(wrapper, case["inputs"]):
+        for launch in record(wrapper, [_without_memory(*told) for told in case["inputs"]]):
             kernel = launch.kernel
             metadata = kernel.metadata
             static = resources.static_facts(
@@ -92,8 +93,18 @@ def compile_cases(path: str, function: str, device: dict[str, Any], cases: list[
     return {"facts": found, "digests": digests}
 
 
-def record(wrapper: Any, inputs: list[Any]) -> list[Launch]:
-    """The launches a wrapper makes for inputs of these shapes and dtypes, compiled and not run."""
+def compile_for(facts: DeviceFacts) -> None:
+    """From now on this process compiles for such a GPU, and launches nothing."""
+    driver.set_active(StubDriver(int(facts.arch.removeprefix("sm_")), StubUtils(facts.sms)))
+
+
+def _without_memory(told: Any, dtype: str) -> Any:
+    """An argument of a case: a value, or a shape, of which a tensor on the device meta is made."""
+    return told if dtype == "value" else torch.empty(told, dtype=getattr(torch, dtype), device="meta")
+
+
+def record(wrapper: Any, inputs: Sequence[Any]) -> list[Launch]:
+    """The launches a wrapper makes for these inputs, tensors on the device meta and values, compiled and not run."""
     launches: list[Launch] = []
     run = JITFunction.run
 
@@ -113,14 +124,10 @@ def record(wrapper: Any, inputs: list[Any]) -> list[Launch]:
         launches.append(Launch(kernel, tuple(int(n) for n in size), scalars))
         return kernel
 
-    tensors = [
-        said if dtype == "value" else torch.empty(said, dtype=getattr(torch, dtype), device="meta")
-        for said, dtype in inputs
-    ]
     JITFunction.run, asked = compile_only, torch.Tensor.__bool__
     torch.Tensor.__bool__ = _nothing_found  # type: ignore[assignment, method-assign]
     try:
-        wrapper(*tensors)
+        wrapper(*inputs)
     except (Exception, SystemExit) as error:
         if classify(error)[0] in (Status.LAUNCH_ERROR, Status.OUT_OF_MEMORY):
             raise

@@ -12,6 +12,7 @@ from kernelgen.judge import device as devices
 from kernelgen.judge import guards, hidden, inputs, memory
 from kernelgen.judge.eager import InOrder
 from kernelgen.judge.hidden import LAYOUTS
+from kernelgen.judge.indexing import indexes
 
 X = judge.Tensor("x", ("...", "D"), "T", rows=0)
 BIAS = judge.Tensor("bias", ("D",), "T")
@@ -70,6 +71,39 @@ def test_layouts(layout):
     assert (x.view.data_ptr() % 16 == x.flat.data_ptr() % 16) == (layout != "offset")
     assert guards.written_beside([x]) == [False]
     assert torch.isfinite(x.view).all()
+
+
+@pytest.mark.parametrize("layout", ["contiguous", *LAYOUTS])
+def test_inputs_without_memory_lie_as_those_with(layout):
+    """What is compiled for them is what a launch asks for: strides and alignment are part of it."""
+    scale = judge.Tensor("scale", (), "float32", number=0.5)
+    at, one = operator(X, BIAS, scale), case(layout=layout)
+    there = [b.view for b in inputs.make(at, one, distribution="normal", seed=1, device="cpu")]
+    bare = inputs.without_memory(at, one)
+    for x, y in zip(there, bare, strict=True):
+        assert (x.shape, x.dtype, x.stride()) == (y.shape, y.dtype, y.stride())
+    assert [y.device.type for y in bare] == ["meta", "meta", "cpu"]
+    assert [y.data_ptr() % 16 == 0 for y in bare[:2]] == [layout != "offset"] * 2
+    assert bare[2] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("reference", "found"),
+    [
+        (lambda x: torch.softmax(x @ x.T, -1).sum(0), False),
+        (lambda x: x.argmax(-1), False),
+        (lambda x: x[:, torch.where(x[0] > 0, 1, 0)], True),
+        (lambda x: x.gather(-1, x.abs().argsort(-1)), True),
+        (lambda x: torch.nn.functional.one_hot(x.int().abs().long(), 9), True),
+        (lambda x: x[x > 0].sum(), True),
+        (lambda x: x * 2 if x.sum() > 0 else x, True),
+    ],
+)
+def test_a_reference_that_indexes_by_what_it_computes_is_told(reference, found):
+    """Of others nothing is rehearsed on the host, where a convolution takes seconds."""
+    x = judge.Tensor("x", (5, 5), "float32")
+    operator = judge.Operator("op", reference, reference, reference, (x,), (x,))
+    assert indexes(operator, judge.Case({}, {})) is found
 
 
 @pytest.mark.parametrize("layout", ["contiguous", *LAYOUTS])
