@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -15,7 +16,18 @@ import pytest
 from kernelgen import devices
 from kernelgen.analysis import Work
 from kernelgen.errors import NoDeviceError
-from kernelgen.evaluate import Candidate, Evaluator, Limits, begins_early, begun, cuda, evaluator, profile, source_hash
+from kernelgen.evaluate import (
+    Candidate,
+    Evaluator,
+    Limits,
+    begins_early,
+    begun,
+    cuda,
+    evaluator,
+    profile,
+    remembered,
+    source_hash,
+)
 from kernelgen.evaluate.base import SAME_CODE
 from kernelgen.evaluate.cpu import CpuEvaluator
 from kernelgen.evaluate.cuda import CudaEvaluator, heats
@@ -192,6 +204,45 @@ def test_an_interruption_of_a_verification_does_not_wait_for_all_cases(
             list(found._accuracy(CURRENT, cases))
     time.sleep(0.2)
     assert 3 <= len(asked) < 20
+
+
+def test_a_kernel_that_passed_is_not_verified_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless its text, its test, the judge or the machine is another, or what is kept of it cannot be read."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    quartet = tmp_path / "quartet"
+    shutil.copytree(QUARTET, quartet)
+    plan = KernelPlan(spec(), "pointwise", None, (TableRow((), SCHEDULE),))
+    runs: list[str] = []
+    report = {"label": "[3]", "passed": True, "message": "", "left_out": "", "peak_bytes": None}
+    report |= dict.fromkeys(("max_error", "eager_error", "relative_error", "l2_error", "bound_share"), 0.0)
+
+    def verified(one: Candidate, passes: bool = True) -> bool:
+        """Whether its accuracy test was run."""
+        with evaluator(devices.find("cpu"), plan, quartet, tmp_path / "c", work) as found:
+            monkeypatch.setattr(found.runner, "call", lambda op, args, limit_s: {"cases": [{"label": "[3]"}]})
+            judged = {**report, "passed": passes, "message": "" if passes else "wrong"}
+            monkeypatch.setattr(found, "_accuracy", lambda one, cases: runs.append(one.source_hash) or iter([judged]))
+            runs.clear()
+            said = found.verify(one)
+            assert said.status is (Status.OK if passes else Status.INCORRECT)
+            assert bool(said.message) is (not runs or not passes)  # when it was, or what is wrong
+            return bool(runs)
+
+    other = candidate(**{"tl.load": "tl.load "})
+    assert verified(other, passes=False)
+    assert verified(other, passes=False)  # a failure is not kept
+    assert verified(CURRENT)
+    assert not verified(CURRENT)
+    assert verified(other)
+    test = quartet / f"{spec().name}_accuracy.py"
+    test.write_text(test.read_text() + "# another case\n")
+    assert verified(CURRENT)
+    assert not verified(CURRENT)
+    monkeypatch.setattr(remembered, "_judge", lambda: b"another judge")
+    assert verified(CURRENT)
+    for kept in (tmp_path / "cache" / "kernelgen" / "verified").iterdir():
+        kept.write_text("{")
+    assert verified(CURRENT)
 
 
 def test_processes_that_begin_early_are_the_evaluators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from kernelgen.analysis import Work
 from kernelgen.devices import Device
 from kernelgen.devices.cpu import cores
+from kernelgen.evaluate import remembered
 from kernelgen.evaluate.candidate import Candidate, keep
 from kernelgen.evaluate.compiling import Compiled, Compiler, facts_of
 from kernelgen.evaluate.crew import Crew
@@ -180,10 +181,20 @@ class Evaluator(ABC):
         return found
 
     def verify(self, candidate: Candidate, *, large: bool = False) -> Evaluation:
-        """The quartet's own accuracy cases, and those the judge derives from them, on the candidate.
+        """The quartet's own accuracy cases, and those the judge derives from them, on the candidate; of one that passed
+        them on this machine before, what was found then.
 
         `large` adds one beyond 2**31 elements where the device's memory takes it: seconds, so for a winner only.
         """
+        place = remembered.place(self.device, self.quartet, self.spec.name, candidate.source)
+        if not large and (before := remembered.found(place)):
+            return replace(before, source_hash=candidate.source_hash)
+        found = self._verified(candidate, large)
+        if found.status is Status.OK and not large:
+            remembered.keep(place, found)
+        return found
+
+    def _verified(self, candidate: Candidate, large: bool) -> Evaluation:
         start = time.monotonic()
         try:
             cases = self.runner.call(

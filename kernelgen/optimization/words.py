@@ -224,7 +224,8 @@ def accuracy(verified: Evaluation) -> str:
     if verified.status is not Status.OK:
         return cell("; ".join([f"{verified.status}: {verified.message}", *failed[:2]]))
     out = f", {len(verified.left_out)} left out: {verified.left_out[0][1]}" if verified.left_out else ""
-    return cell(f"{passed} case{' passes' if passed == 1 else 's pass'}{out}")
+    when = f", {verified.message}" if verified.message else ""
+    return cell(f"{passed} case{' passes' if passed == 1 else 's pass'}{out}{when}")
 
 
 def _asked(bench: Bench) -> str:
