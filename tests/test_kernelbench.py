@@ -25,6 +25,7 @@ from kernelgen.devices.device import Card, Device
 from kernelgen.journal import FILE
 from kernelgen.judge.inputs import DISTRIBUTIONS
 from kernelgen.kernelbench import shared
+from kernelgen.kernelbench.problem import name_of
 from kernelgen.kernelbench.rounds import played
 from kernelgen.kernelbench.shared import Verdict
 from kernelgen.kernelbench.tolerance import compare
@@ -56,6 +57,15 @@ def folder(tmp_path: Path) -> Path:
     (level / "10_Shares.py").write_text(PROBLEM.format(result="x / x.sum(-1, keepdim=True)"))
     (level / "9_Inverse.py").write_text(PROBLEM.format(result="torch.linalg.pinv(x)"))
     return tmp_path
+
+
+def test_problems_of_one_name_are_operators_of_their_own(tmp_path: Path) -> None:
+    """Two of KernelBench's level 2 are called Gemm_Scale_BatchNorm: at the same time they wrote the same files."""
+    names = ("33_Gemm_Scale.py", "39_Gemm_Scale.py", "4_Gemm.py", "same-one.py", "same_one.py")
+    for name in names:
+        (tmp_path / name).touch()
+    found = {name: name_of(tmp_path / name) for name in names}
+    assert found == dict(zip(names, ("gemm_scale_33", "gemm_scale_39", None, "same_one_1", "same_one_2"), strict=True))
 
 
 def test_problems_are_imported_judged_recorded_and_not_run_again(folder: Path) -> None:
@@ -431,6 +441,7 @@ from kernelgen import devices, judge
 judge.prepare = lambda: None
 devices.find = lambda name: SimpleNamespace(facts=devices.facts.by_name("NVIDIA H200"))
 from kernelgen.kernelbench import shared
+from kernelgen.kernelbench.problem import name_of
 import broadcast_accuracy as quartet
 case = next(c for c in quartet.CASES if "float32" in c.dtypes.values())
 assert not list(shared.compiled(quartet.OPERATOR, [case]))

@@ -11,6 +11,7 @@ import importlib
 import itertools
 import json
 import os
+import re
 import sys
 import time
 import traceback
@@ -23,7 +24,7 @@ from kernelgen import generation
 from kernelgen.errors import KernelgenError
 from kernelgen.export import export_kernelbench
 from kernelgen.files import write_atomic
-from kernelgen.importer import Imported, import_file
+from kernelgen.importer import Imported, import_file, naming
 from kernelgen.kernelbench import rounds, shared
 from kernelgen.kernelbench.asked import DTYPE, Asked
 from kernelgen.kernelbench.turns import READY
@@ -65,7 +66,7 @@ class Problem:
         from kernelgen import judge
 
         try:
-            found = import_file(self.file, forks=True)  # first of all: nothing has asked for a GPU
+            found = import_file(self.file, name_of(self.file), forks=True)  # first: nothing has asked for a GPU
             judge.prepare()
             spec = self._generated(found)
         except KernelgenError as error:
@@ -210,6 +211,15 @@ class Problem:
                 }
             )  # fmt: skip
             self._save()
+
+
+def name_of(file: Path) -> str | None:
+    """With its number where another problem of the folder would be the same operator; None for the usual name. They may
+    be at work at the same time."""
+    name = naming.operator_name(file)
+    alike = sorted(f for f in file.parent.glob("*.py") if naming.operator_name(f) == name)
+    number = re.match(r"\d+", file.name)
+    return f"{name}_{number[0] if number else alike.index(file) + 1}" if name and len(alike) > 1 else None
 
 
 def _of(dtypes: Sequence[str], cases: Sequence[Any]) -> list[Any]:
