@@ -19,6 +19,7 @@ ATTRIBUTE_VALUES = {
     "max_threads_per_block": 1024,
     "clock_khz": 1_980_000,
     "sms": 132,
+    "compute_mode": 0,
     "memory_clock_khz": 3_201_000,
     "memory_bus_bits": 6144,
     "l2_bytes": 62914560,
@@ -104,10 +105,17 @@ def test_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device.name == "cuda"
     assert device.measures
     assert device.facts is facts.H200
+    assert device.shared
     assert device.describe()["driver"] == "580.65.06"
     assert devices.find(None, "sm_80").name == "cpu"
     with pytest.raises(UsageError, match="sm_80"):
         devices.find("cuda", "sm_80")
+
+
+def test_a_gpu_that_is_one_processs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    exclusive = replace(AN_H200, attributes={**ATTRIBUTE_VALUES, "compute_mode": 3})
+    monkeypatch.setattr(cuda, "_probe", lambda: (exclusive, ""))
+    assert not devices.find().shared
 
 
 def test_several_gpus_of_one_kind(monkeypatch: pytest.MonkeyPatch) -> None:

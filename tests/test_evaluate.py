@@ -15,6 +15,8 @@ import pytest
 
 from kernelgen import devices
 from kernelgen.analysis import Work
+from kernelgen.cli.names import Quartet
+from kernelgen.cli.optimize import begun as early
 from kernelgen.errors import NoDeviceError
 from kernelgen.evaluate import (
     Candidate,
@@ -31,6 +33,7 @@ from kernelgen.evaluate import (
 from kernelgen.evaluate.base import SAME_CODE
 from kernelgen.evaluate.cpu import CpuEvaluator
 from kernelgen.evaluate.cuda import CudaEvaluator, heats
+from kernelgen.optimization import Options
 from kernelgen.outcomes import Evaluation, Status, evaluation_from_json, to_json
 from kernelgen.plan import KernelPlan, Schedule, TableRow
 from kernelgen.spec.model import Case, OperatorSpec, Place, TensorSpec
@@ -263,10 +266,11 @@ def test_processes_that_begin_early_are_the_evaluators(tmp_path: Path, monkeypat
     assert crew.compiling.pid is None
 
 
+@pytest.mark.parametrize("together", [False, True])
 def test_the_process_that_times_takes_the_device_before_others_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: bool
 ) -> None:
-    """Where it is one process's alone, that has to be the runner."""
+    """Where it is one process's alone, that has to be the runner; else none waits for another."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     began: list[str] = []
 
@@ -277,11 +281,12 @@ def test_the_process_that_times_takes_the_device_before_others_do(
         def start(self) -> None:
             time.sleep(0.05 if self._name == "runner" else 0.0)
             began.append(self._name)
-            if began[0] != self._name:
+            if not together and began[0] != self._name:
                 raise NoDeviceError("the device is another process's")
 
         def call(self, op: str, args: dict[str, object], limit_s: float) -> dict[str, object]:
-            assert (self._name, op) == ("runner", "warm_up")
+            assert op == "warm_up"
+            assert together or self._name == "runner"
             return {}
 
         def close(self) -> None:
@@ -292,10 +297,36 @@ def test_the_process_that_times_takes_the_device_before_others_do(
         with CpuEvaluator.crew(devices.find("cpu"), (QUARTET,), "verify") as crew:
             crew.runner, crew.second = cast(Worker, Alone("runner")), cast(Worker, Alone("second"))
             crew.checkers = tuple(cast(Worker, Alone(f"checker {n}")) for n in range(3))
-            crew.begin()
+            crew.begin(together=together)
             crew.settle()
-        assert began[0] == "runner"
-        assert len(began) == 1 + 4 + 1
+        assert (began[0] == "runner") is not together
+        assert len(began) == 5 if together else 1 + 4 + 1
+
+
+def test_a_folder_that_is_made_for_the_processes_stays_if_something_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an operator that has no kernel yet they are to read what is about to be generated."""
+    seen: list[bool] = []
+
+    class Idle:
+        def close(self) -> None:
+            """Nothing runs."""
+
+    def begins(device: devices.Device, folder: Path) -> Idle:
+        seen.append(folder.is_dir())
+        return Idle()
+
+    monkeypatch.setattr("kernelgen.evaluate.begins_early", lambda device: True)
+    monkeypatch.setattr("kernelgen.evaluate.begun", begins)
+    quartet, options = Quartet("op", tmp_path / "operators" / "op"), Options(tmp_path / "operators")
+    with pytest.raises(ValueError, match="not generated"), early(devices.find("cpu"), quartet, options):
+        raise ValueError("not generated")
+    assert not list(tmp_path.iterdir())
+    with early(devices.find("cpu"), quartet, options):
+        quartet.file("triton").touch()
+    assert quartet.file("triton").is_file()
+    assert seen == [True, True]
 
 
 def test_a_search_yields_every_candidate_with_its_outcome(cpu: Evaluator) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
@@ -319,20 +319,28 @@ def _options(settings: Settings, spec: OperatorSpec, device: Device, force: bool
 
 @contextmanager
 def begun(device: Device, quartet: Quartet, options: Options) -> Iterator[Crew | None]:
-    """What will run candidates of an operator that is generated, starting while its spec is traced."""
+    """What will run candidates, starting while the operator's spec is traced, and its kernel written if there is none.
+    Its processes read what is, or will be, in the quartet's folder, which is made for them."""
     from kernelgen import evaluate
+    from kernelgen.files import check_writable
     from kernelgen.journal import locked
 
-    crew = None
-    if evaluate.begins_early(device) and quartet.file("triton").is_file():
-        with locked(options.logs / quartet.name):  # a run that another process is timing is not disturbed
-            pass
+    crew, made = None, list[Path]()
+    if evaluate.begins_early(device):
+        if quartet.file("triton").is_file():
+            with locked(options.logs / quartet.name):  # a run that another process is timing is not disturbed
+                pass
+        made = [folder for folder in (quartet.folder, *quartet.folder.parents) if not folder.exists()]
+        check_writable(quartet.folder)
         crew = evaluate.begun(device, quartet.folder)
     try:
         yield crew
     finally:
         if crew is not None:
             crew.close()
+        for folder in made:
+            with suppress(OSError):  # of what was not generated nothing stays
+                folder.rmdir()
 
 
 def played(

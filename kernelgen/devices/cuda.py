@@ -12,6 +12,8 @@ from kernelgen.errors import NoDeviceError, UsageError
 
 NAME = "cuda"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+DEFAULT_MODE = 0
+"""CU_COMPUTEMODE_DEFAULT of cuda.h: contexts of several processes at once."""
 PRIORITY = 10
 """Taken before devices of a lower priority when none was named."""
 
@@ -44,7 +46,10 @@ def open_device(arch: str | None) -> Device:
     if known is None or not _same_card(known, gpu):
         known = facts_of(gpu)
     found = cards(gpu.names or (gpu.name,), VISIBLE)
-    return Device(name=NAME, measures=True, facts=known, driver=gpu.driver, cuda=gpu.cuda, cards=found)
+    return Device(
+        name=NAME, measures=True, facts=known, driver=gpu.driver, cuda=gpu.cuda, cards=found,
+        shared=gpu.attributes["compute_mode"] == DEFAULT_MODE,
+    )  # fmt: skip
 
 
 def _same_card(known: DeviceFacts, gpu: Gpu) -> bool:

@@ -43,6 +43,8 @@ class Device:
     """Variables that processes running kernels on this device need."""
     cards: tuple[Card, ...] = ()
     """Every visible device, of which this is the first; none where nothing is measured."""
+    shared: bool = False
+    """Whether several processes may use it at once."""
     family: str = "gpu"
     """Which variants and schedules its kernels have: those of any GPU, or of a family of chips of its own."""
     simulated: bool = False

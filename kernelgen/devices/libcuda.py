@@ -12,6 +12,7 @@ ATTRIBUTES = {
     "max_threads_per_block": 1,
     "clock_khz": 13,
     "sms": 16,
+    "compute_mode": 20,
     "memory_clock_khz": 36,
     "memory_bus_bits": 37,
     "l2_bytes": 38,

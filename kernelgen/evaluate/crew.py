@@ -57,14 +57,15 @@ class Crew:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
-    def begin(self) -> None:
-        """Start them all beside what goes on here, the runner before the others that own the device: it may be one
-        process's alone. One that cannot work says so at its first request."""
-        pool = ThreadPoolExecutor(2 + len(self.checkers), thread_name_prefix="kernelgen-begin")
+    def begin(self, *, together: bool) -> None:
+        """Start them all beside what goes on here; unless `together`, the runner before the others that own the device:
+        it may be one process's alone. One that cannot work says so at its first request."""
+        pool = ThreadPoolExecutor(3 + len(self.checkers), thread_name_prefix="kernelgen-begin")
 
         def run() -> None:
             with suppress(Failed, NoDeviceError):
-                self.runner.start()
+                if not together:
+                    self.runner.start()
                 others = [pool.submit(_warm, worker) for worker in (self.second, *self.checkers)]
                 _warm(self.runner)
                 wait(others)

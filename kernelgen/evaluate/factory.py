@@ -58,7 +58,7 @@ def begun(device: Device, quartet: Path) -> Crew:
     """The processes of an evaluator of the operator whose quartet lies in `quartet`, already starting."""
     kind, role = _kind(device)
     crew = kind.crew(device, (quartet.resolve(),), role)
-    crew.begin()
+    crew.begin(together=device.shared)
     return crew
 
 
