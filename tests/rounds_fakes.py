@@ -136,7 +136,7 @@ class FakeEvaluator:
     def final(self, candidate: Candidate, current: Candidate, cases: Sequence[Case]) -> Evaluation:
         return self._said("final", candidate, self._timed(candidate, current, cases))
 
-    def verify(self, candidate: Candidate) -> Evaluation:
+    def verify(self, candidate: Candidate, *, recall: bool = False) -> Evaluation:
         result = AccuracyResult("[1000] float32", True, "", 0.0, 0.0)
         return self._said("verify", candidate, Evaluation(candidate.source_hash, Status.OK, accuracy=(result,)))
 

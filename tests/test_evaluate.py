@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -33,6 +34,7 @@ from kernelgen.evaluate import (
 from kernelgen.evaluate.base import SAME_CODE
 from kernelgen.evaluate.cpu import CpuEvaluator
 from kernelgen.evaluate.cuda import CudaEvaluator, heats
+from kernelgen.evaluate.factory import EVALUATORS
 from kernelgen.optimization import Options
 from kernelgen.outcomes import Evaluation, Status, evaluation_from_json, to_json
 from kernelgen.plan import KernelPlan, Schedule, TableRow
@@ -210,7 +212,8 @@ def test_an_interruption_of_a_verification_does_not_wait_for_all_cases(
 
 
 def test_a_kernel_that_passed_is_not_verified_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless its text, its test, the judge or the machine is another, or what is kept of it cannot be read."""
+    """Unless its text, its test, kernelgen or the machine is another, a case was left out, or what is kept of it cannot
+    be read; and only where that will do."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     quartet = tmp_path / "quartet"
     shutil.copytree(QUARTET, quartet)
@@ -219,33 +222,52 @@ def test_a_kernel_that_passed_is_not_verified_twice(tmp_path: Path, monkeypatch:
     report = {"label": "[3]", "passed": True, "message": "", "left_out": "", "peak_bytes": None}
     report |= dict.fromkeys(("max_error", "eager_error", "relative_error", "l2_error", "bound_share"), 0.0)
 
-    def verified(one: Candidate, passes: bool = True) -> bool:
+    def verified(one: Candidate, passes: bool = True, recall: bool = True, left_out: str = "") -> bool:
         """Whether its accuracy test was run."""
         with evaluator(devices.find("cpu"), plan, quartet, tmp_path / "c", work) as found:
             monkeypatch.setattr(found.runner, "call", lambda op, args, limit_s: {"cases": [{"label": "[3]"}]})
-            judged = {**report, "passed": passes, "message": "" if passes else "wrong"}
-            monkeypatch.setattr(found, "_accuracy", lambda one, cases: runs.append(one.source_hash) or iter([judged]))
+            judged = [{**report, "passed": passes, "message": "" if passes else "wrong"}]
+            judged += [{**report, "left_out": left_out}] if left_out else []
+            monkeypatch.setattr(found, "_accuracy", lambda one, cases: runs.append(one.source_hash) or iter(judged))
             runs.clear()
-            said = found.verify(one)
+            said = found.verify(one, recall=recall)
             assert said.status is (Status.OK if passes else Status.INCORRECT)
             assert bool(said.message) is (not runs or not passes)  # when it was, or what is wrong
             return bool(runs)
 
     other = candidate(**{"tl.load": "tl.load "})
     assert verified(other, passes=False)
-    assert verified(other, passes=False)  # a failure is not kept
-    assert verified(CURRENT)
+    assert verified(other, left_out="needs 9 GiB, 1 GiB free on cuda")
+    assert verified(other)  # neither a failure nor a test without a case is kept
+    assert verified(CURRENT, recall=False)
     assert not verified(CURRENT)
-    assert verified(other)
+    assert not verified(other)
+    assert verified(CURRENT, recall=False)
     test = quartet / f"{spec().name}_accuracy.py"
     test.write_text(test.read_text() + "# another case\n")
     assert verified(CURRENT)
     assert not verified(CURRENT)
-    monkeypatch.setattr(remembered, "_judge", lambda: b"another judge")
+    monkeypatch.setattr(remembered, "_kernelgen", lambda: b"another")
     assert verified(CURRENT)
-    for kept in (tmp_path / "cache" / "kernelgen" / "verified").iterdir():
-        kept.write_text("{")
+    monkeypatch.setenv(remembered.PTXAS, "/another/ptxas")
     assert verified(CURRENT)
+    for text in ("{", "[" * 200_000, "{}", '"verified"'):
+        for kept in (tmp_path / "cache" / "kernelgen" / "verified").iterdir():
+            kept.write_text(text)
+        assert verified(CURRENT)
+
+
+def test_a_quartet_without_a_test_is_said_to_have_none(cpu: Evaluator, tmp_path: Path) -> None:
+    plan = KernelPlan(spec(), "pointwise", None, (TableRow((), SCHEDULE),))
+    with evaluator(devices.find("cpu"), plan, tmp_path, tmp_path / "c", work) as found:
+        said = found.verify(CURRENT, recall=True)
+    assert said.status is not Status.OK
+    assert f"{spec().name}_accuracy" in said.message
+
+
+def test_nothing_is_kept_of_what_an_ascend_compiler_made() -> None:
+    """A verdict depends on its version too, which is not known."""
+    assert [kind.remembers for kind, _ in EVALUATORS.values()] == [True, True, False, False, False]
 
 
 def test_processes_that_begin_early_are_the_evaluators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,7 +322,7 @@ def test_the_process_that_times_takes_the_device_before_others_do(
             crew.begin(together=together)
             crew.settle()
         assert (began[0] == "runner") is not together
-        assert len(began) == 5 if together else 1 + 4 + 1
+        assert len(began) == (5 if together else 1 + 4 + 1)
 
 
 def test_a_folder_that_is_made_for_the_processes_stays_if_something_is_written(
@@ -320,13 +342,21 @@ def test_a_folder_that_is_made_for_the_processes_stays_if_something_is_written(
     monkeypatch.setattr("kernelgen.evaluate.begins_early", lambda device: True)
     monkeypatch.setattr("kernelgen.evaluate.begun", begins)
     quartet, options = Quartet("op", tmp_path / "operators" / "op"), Options(tmp_path / "operators")
-    with pytest.raises(ValueError, match="not generated"), early(devices.find("cpu"), quartet, options):
+    here = devices.find("cpu")
+    with pytest.raises(ValueError, match="not generated"), early(here, quartet, options, spec()):
         raise ValueError("not generated")
     assert not list(tmp_path.iterdir())
-    with early(devices.find("cpu"), quartet, options):
+    with early(here, quartet, options, replace(spec(), family="custom")) as crew:
+        assert crew is None, "two would want the device while a language model writes the kernel"
+    with early(here, quartet, options, spec()):
         quartet.file("triton").touch()
     assert quartet.file("triton").is_file()
     assert seen == [True, True]
+    monkeypatch.setattr("kernelgen.evaluate.begun", lambda device, folder: Path("/proc/none/x").mkdir())
+    other = Quartet("other", tmp_path / "operators" / "other")
+    with pytest.raises(OSError, match="No such file"), early(here, other, options, spec()):
+        raise AssertionError
+    assert not other.folder.exists()
 
 
 def test_a_search_yields_every_candidate_with_its_outcome(cpu: Evaluator) -> None:

@@ -22,6 +22,7 @@ from kernelgen.cli.kernelbench import _why
 from kernelgen.cli.kernelbench import kernelbench as command
 from kernelgen.devices import facts
 from kernelgen.devices.device import Card, Device
+from kernelgen.importer import naming
 from kernelgen.journal import FILE
 from kernelgen.judge.inputs import DISTRIBUTIONS
 from kernelgen.kernelbench import shared
@@ -61,11 +62,14 @@ def folder(tmp_path: Path) -> Path:
 
 def test_problems_of_one_name_are_operators_of_their_own(tmp_path: Path) -> None:
     """Two of KernelBench's level 2 are called Gemm_Scale_BatchNorm: at the same time they wrote the same files."""
-    names = ("33_Gemm_Scale.py", "39_Gemm_Scale.py", "4_Gemm.py", "same-one.py", "same_one.py")
+    names = ("33_Gemm_Scale.py", "39_Gemm_Scale.py", "39_gemm_scale.py", "4_Gemm.py", "5_Gemm_Scale_39.py")
+    names += ("same-one.py", "same_one.py", "same_one_in.py")
     for name in names:
         (tmp_path / name).touch()
-    found = {name: name_of(tmp_path / name) for name in names}
-    assert found == dict(zip(names, ("gemm_scale_33", "gemm_scale_39", None, "same_one_1", "same_one_2"), strict=True))
+    found = {name: name_of(tmp_path / name) or naming.operator_name(Path(name)) for name in names}
+    assert len(set(found.values())) == len(names), found
+    assert found["4_Gemm.py"] == "gemm"
+    assert found["33_Gemm_Scale.py"] == "gemm_scale_33"
 
 
 def test_problems_are_imported_judged_recorded_and_not_run_again(folder: Path) -> None:
@@ -398,6 +402,21 @@ def test_forks_share_the_cases(tmp_path: Path) -> None:
     assert found["a"].message == found["b"].message
 
 
+def test_a_fork_that_only_helps_is_ended_however_it_fared(tmp_path: Path) -> None:
+    def hangs() -> Iterator[Verdict]:
+        time.sleep(600)
+        yield from ()
+
+    def dies() -> Iterator[Verdict]:
+        os.abort()
+
+    begun = shared.begin([hangs, dies], tmp_path / "helpers")
+    shared.end(begun)
+    for process in begun:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+
+
 def test_what_a_fork_found_is_known_before_it_ends(tmp_path: Path) -> None:
     """A case that hangs, or ends the process, hides nothing of those before it."""
 
@@ -426,7 +445,7 @@ def test_hidden_cases_share_the_kinds_of_values(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(judge, "accuracy_case", noted)
     x = judge.Tensor("x", ("N",), "float32")
     operator = judge.Operator("op", torch.neg, torch.neg, torch.neg, (x,), (x,))
-    cases = [judge.Case({"N": 3}, {}), *(judge.Case({"N": n}, {}, hidden=True) for n in range(8))]
+    cases = [judge.Case({"N": 3}, {}), *(judge.Case({"N": n}, {}, hidden=True) for n in range(30))]
     assert all(v.passed for v in shared.judged(operator, cases, "cpu", 3))
     assert asked[0] == DISTRIBUTIONS
     assert {len(kinds) for kinds in asked[1:]} == {shared.HIDDEN_TRIALS}

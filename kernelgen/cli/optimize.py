@@ -204,7 +204,7 @@ def _one(name: str, asked: _Asked) -> tuple[int, Any]:
     if asked.dry_run:
         _check_strategies(generation.plan_of(spec, options.operators, chip))  # says what is wrong with the reference
         return 0, _announce(spec, cases, here, options, quartet, asked.json)
-    with begun(here, quartet, options) as crew:
+    with begun(here, quartet, options, written) as crew:
         return _played(written, spec, cases, asked, options, quartet, crew)
 
 
@@ -318,29 +318,32 @@ def _options(settings: Settings, spec: OperatorSpec, device: Device, force: bool
 
 
 @contextmanager
-def begun(device: Device, quartet: Quartet, options: Options) -> Iterator[Crew | None]:
-    """What will run candidates, starting while the operator's spec is traced, and its kernel written if there is none.
-    Its processes read what is, or will be, in the quartet's folder, which is made for them."""
+def begun(device: Device, quartet: Quartet, options: Options, spec: OperatorSpec) -> Iterator[Crew | None]:
+    """What will run candidates, starting while the spec is traced, and its kernel generated if there is none; not while
+    a language model writes it. Its processes read what is, or will be, in the quartet's folder, which is made for
+    them."""
     from kernelgen import evaluate
     from kernelgen.files import check_writable
     from kernelgen.journal import locked
 
     crew, made = None, list[Path]()
-    if evaluate.begins_early(device):
-        if quartet.file("triton").is_file():
-            with locked(options.logs / quartet.name):  # a run that another process is timing is not disturbed
-                pass
-        made = [folder for folder in (quartet.folder, *quartet.folder.parents) if not folder.exists()]
-        check_writable(quartet.folder)
-        crew = evaluate.begun(device, quartet.folder)
     try:
+        if evaluate.begins_early(device) and not needs_model(spec, options.operators):
+            if quartet.file("triton").is_file():
+                with locked(options.logs / quartet.name):  # a run that another process is timing is not disturbed
+                    pass
+            made = [folder for folder in (quartet.folder, *quartet.folder.parents) if not folder.exists()]
+            check_writable(quartet.folder)
+            crew = evaluate.begun(device, quartet.folder)
         yield crew
     finally:
-        if crew is not None:
-            crew.close()
-        for folder in made:
-            with suppress(OSError):  # of what was not generated nothing stays
-                folder.rmdir()
+        try:
+            if crew is not None:
+                crew.close()
+        finally:
+            for folder in made:
+                with suppress(OSError):  # of what was not generated nothing stays
+                    folder.rmdir()
 
 
 def played(

@@ -169,7 +169,7 @@ def _one(name: str, asked: _Asked) -> tuple[int, Any]:
     quartet = Quartet(written.name, options.operators / written.folder)
     if asked.dry_run:
         return _searched(written, cases, asked, options, None)
-    with begun(here, quartet, options) as crew:
+    with begun(here, quartet, options, written) as crew:
         return _searched(written, cases, asked, options, crew)
 
 

@@ -44,7 +44,7 @@ class Device:
     cards: tuple[Card, ...] = ()
     """Every visible device, of which this is the first; none where nothing is measured."""
     shared: bool = False
-    """Whether several processes may use it at once."""
+    """Whether it is known that several processes may use it at once."""
     family: str = "gpu"
     """Which variants and schedules its kernels have: those of any GPU, or of a family of chips of its own."""
     simulated: bool = False

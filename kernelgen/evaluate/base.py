@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -56,6 +57,8 @@ class Evaluator(ABC):
 
     measures: bool
     """False: every time is a prediction."""
+    remembers = False
+    """Whether a kernel that passed its accuracy test is known to have passed from run to run."""
     begins_early = False
     """Whether its processes take long to start, and may do so before it is known what they are to do."""
     compile_role = "compile"
@@ -180,19 +183,28 @@ class Evaluator(ABC):
         timed[_code(compiled)] = found
         return found
 
-    def verify(self, candidate: Candidate, *, large: bool = False) -> Evaluation:
-        """The quartet's own accuracy cases, and those the judge derives from them, on the candidate; of one that passed
-        them on this machine before, what was found then.
+    def verify(self, candidate: Candidate, *, large: bool = False, recall: bool = False) -> Evaluation:
+        """The quartet's own accuracy cases, and those the judge derives from them, on the candidate.
 
         `large` adds one beyond 2**31 elements where the device's memory takes it: seconds, so for a winner only.
+        `recall`: of a candidate that passed them all on this machine before, what was found then will do.
         """
-        place = remembered.place(self.device, self.quartet, self.spec.name, candidate.source)
-        if not large and (before := remembered.found(place)):
+        place = self._place(candidate) if not large else None
+        if recall and place and (before := remembered.found(place)):
             return replace(before, source_hash=candidate.source_hash)
         found = self._verified(candidate, large)
-        if found.status is Status.OK and not large:
+        if place and found.status is Status.OK and not found.left_out:
             remembered.keep(place, found)
         return found
+
+    def _place(self, candidate: Candidate) -> Path | None:
+        test = self._test
+        return remembered.place(self.device, self.spec.name, test, candidate.source) if test else None
+
+    @cached_property
+    def _test(self) -> bytes | None:
+        """Of the test as it was at first: the workers, too, load it once."""
+        return remembered.test_of(self.quartet, self.spec.name) if self.remembers else None
 
     def _verified(self, candidate: Candidate, large: bool) -> Evaluation:
         start = time.monotonic()

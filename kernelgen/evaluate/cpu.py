@@ -27,6 +27,7 @@ class CpuEvaluator(Evaluator):
     """Every CaseTiming says "predicted" and has no interval."""
 
     measures = False
+    remembers = True
 
     @cached_property
     def _ceilings(self) -> tuple[DeviceFacts, str]:

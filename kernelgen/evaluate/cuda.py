@@ -54,6 +54,7 @@ class CudaEvaluator(Evaluator):
     """Every CaseTiming says "measured"; those of `final` and `baselines` have an interval."""
 
     measures = True
+    remembers = True
     begins_early = True
 
     @classmethod
@@ -111,11 +112,11 @@ class CudaEvaluator(Evaluator):
             self._standby.close()
         super().close()
 
-    def verify(self, candidate: Candidate, *, large: bool = False) -> Evaluation:
+    def verify(self, candidate: Candidate, *, large: bool = False, recall: bool = False) -> Evaluation:
         self._pool.submit(self._compile_worker.start)  # while the other one makes its context
         if self._profiles:
             self._stand_by()
-        return super().verify(candidate, large=large)
+        return super().verify(candidate, large=large, recall=recall)
 
     def _accuracy(self, candidate: Candidate, cases: Sequence[dict[str, Any]]) -> Iterator[Answer]:
         """Their kernels are compiled before, several at once: hidden cases have sizes of their own, and the process

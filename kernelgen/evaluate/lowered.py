@@ -59,6 +59,7 @@ class LoweredEvaluator(CpuEvaluator):
     """As on the cpu device, but with the Ascend compiler and a model of its own."""
 
     compile_role = "lowered"
+    remembers = False  # of the Ascend compiler little is known that tells one from another
 
     @property
     def _measured(self) -> str:

@@ -26,6 +26,7 @@ class NpuEvaluator(CudaEvaluator):
     """Every CaseTiming says "measured". Candidates are planned by the Ascend compiler before they run."""
 
     compile_role = "lowered"
+    remembers = False  # of the Ascend compiler little is known that tells one from another
     begins_early = False
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Whether a reference indexes by numbers that it computes, found without computing them."""
+"""Whether a reference may stop a GPU by the values it is given, as by an index beyond a tensor. Needs no values."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ from .model import Case, Operator
 _INTEGERS = (torch.int16, torch.int32, torch.int64, torch.uint8)
 
 
+_CHECKED = (torch.ops.aten.masked_scatter, torch.ops.aten.binary_cross_entropy)
+"""Torch checks on a GPU what they are given."""
+
+
 class _Listening(EagerMode):  # type: ignore[no-untyped-call]
-    """Whether an operation that is not done element by element was given whole numbers."""
+    """Whether an operation that is not done element by element was given whole numbers, or checks what it is given."""
 
     heard = False
 
@@ -24,14 +28,14 @@ class _Listening(EagerMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         given = [x for x in tree_leaves((args, kwargs or {})) if isinstance(x, torch.Tensor)]
-        if torch.Tag.pointwise not in func.tags and any(x.dtype in _INTEGERS for x in given):
-            self.heard = True
+        indexes = torch.Tag.pointwise not in func.tags and any(x.dtype in _INTEGERS for x in given)
+        self.heard = self.heard or indexes or func.overloadpacket in _CHECKED
         return func(*args, **(kwargs or {}))
 
 
 def indexes(operator: Operator, case: Case) -> bool:
-    """False only where no index can come from the values of the inputs: the baseline is run on tensors without
-    elements, and hands whole numbers to nothing that could index by them."""
+    """Whether values may decide what is read: run on tensors without elements, the baseline hands whole numbers to an
+    operation that may index by them, or asks for an element."""
     given = inputs.without_memory(operator, case)
     listening = _Listening()  # type: ignore[no-untyped-call]
     try:

@@ -34,8 +34,10 @@ class WrongError(Exception):
 
 _REHEARSED = 2**22
 """Elements of inputs that are not too many for the host."""
-_NO_ELEMENT = re.compile(r"out of (bounds|range)|device-side assert|must be non-negative")
-"""In what torch says of an index that names nothing."""
+_NO_ELEMENT = re.compile(
+    r"out of (bounds|range)|device-side assert|must be non-negative|elements of source <|should be between 0 and 1"
+)
+"""In what torch says of an index that names nothing, and of other values with which it stops a GPU."""
 _NO_KERNEL = "not implemented for '"
 """In what torch says where it has no kernel for a dtype: `"avg_pool3d_out_frame" not implemented for 'Half'`."""
 
@@ -146,7 +148,7 @@ def _rehearse(setting: Setting) -> None:
 
 def _rehearse_indices(setting: Setting) -> None:
     """Whether an index that the reference computes from NaN or an infinity names no element. On the host and before the
-    kernel runs: a GPU that reads there is lost."""
+    kernel runs: a GPU that is to read there is lost."""
     elements = sum(math.prod(setting.case.shape(t)) for t in setting.operator.inputs)
     if elements > _REHEARSED or not indexes(setting.operator, setting.case):
         return

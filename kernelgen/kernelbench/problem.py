@@ -15,6 +15,7 @@ import re
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -34,8 +35,8 @@ from kernelgen.spec import load_spec
 AHEAD = 32
 """A case is compiled beside the other problems if so many times its memory is free: a dozen may do so at once."""
 JUDGES = 1
-"""So many forks judge on a GPU, and the others compile: a GPU runs one process at a time, so that more of them wait for
-one another."""
+"""So many forks judge on a GPU beside this process, and the others compile: a GPU runs one process at a time, so that
+more of them wait for one another."""
 TIME_CAP_S = 2.0
 """For each opponent: these shapes take milliseconds, of which this is hundreds of samples."""
 
@@ -79,13 +80,14 @@ class Problem:
         judging = partial(self._small, spec.name, device, shared.Queue())
         compiling = partial(self._small_compiled, spec.name, device, shared.Queue())
         judges = min(self.cores - 1, JUDGES if device == "cuda" else self.cores)
-        parts = [judging] * judges + [compiling] * (self.cores - 1 - judges)
-        begun = shared.begin(parts, self._path.parent)
+        begun = shared.begin([judging] * judges, self._path.parent)
+        helpers = shared.begin([compiling] * (self.cores - 1 - judges), self._path.parent / "compiling")
         if device == "cuda":
             self._compile_opponents(spec.name)
         self._stage("accuracy")
         verdicts = itertools.chain(judging(), shared.ended(begun))
         self._count("accuracy", len(self._small_cases(spec.name, device)), verdicts, self.answer)
+        shared.end(helpers)
         if device == "cuda":
             self._stage(READY)
             sys.stdin.readline()
@@ -216,10 +218,17 @@ class Problem:
 def name_of(file: Path) -> str | None:
     """With its number where another problem of the folder would be the same operator; None for the usual name. They may
     be at work at the same time."""
-    name = naming.operator_name(file)
-    alike = sorted(f for f in file.parent.glob("*.py") if naming.operator_name(f) == name)
-    number = re.match(r"\d+", file.name)
-    return f"{name}_{number[0] if number else alike.index(file) + 1}" if name and len(alike) > 1 else None
+    usual = {f: naming.operator_name(f) for f in sorted(file.parent.glob("*.py"))}
+    counts = Counter(usual.values())
+    taken = {name for name, count in counts.items() if count == 1}
+    for other, name in usual.items():
+        if name and counts[name] > 1:
+            number = re.match(r"\d+", other.name)
+            found = naming.unique(f"{name}_{number[0]}" if number else name, taken)
+            if other == file:
+                return found
+            taken.add(found)
+    return None
 
 
 def _of(dtypes: Sequence[str], cases: Sequence[Any]) -> list[Any]:

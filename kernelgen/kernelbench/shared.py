@@ -1,14 +1,14 @@
 """Cases that several processes share: forks of one that has imported what they need, and has asked for no GPU. Some
-judge them; others compile what the next ones launch, without asking the GPU, which judges are quicker to have among few
-than among many."""
+judge them; others, which have no context on the GPU, compile what the next cases launch."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import multiprocessing
 import os
+import signal
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -61,15 +61,16 @@ class Queue:
 
 
 def judged(operator: Operator, cases: Iterable[Case], device: str, seeds: int) -> Iterator[Verdict]:
-    """The cases one after the other, until the device is lost. A hidden one gets HIDDEN_TRIALS kinds of values, normal
-    ones and others in turn, so that every kind meets many shapes."""
+    """The cases one after the other, until the device is lost. A hidden one gets HIDDEN_TRIALS kinds of values: normal
+    ones, and others by what it is called, so that every kind meets many shapes and layouts."""
     from kernelgen import judge
     from kernelgen.judge.inputs import DISTRIBUTIONS
 
     normal, *others = DISTRIBUTIONS
-    turns = itertools.cycle(others)
     for case in cases:
-        kinds = (normal, *itertools.islice(turns, HIDDEN_TRIALS - 1)) if case.hidden else DISTRIBUTIONS
+        first = zlib.crc32(case.label.encode())
+        drawn = (others[(first + n) % len(others)] for n in range(HIDDEN_TRIALS - 1))
+        kinds = (normal, *drawn) if case.hidden else DISTRIBUTIONS
         least = min(seeds, len(kinds))
         verdict = Verdict.of(judge.accuracy_case(operator, case, device=device, seeds=least, distributions=kinds))
         yield verdict
@@ -96,6 +97,7 @@ def compiled(operator: Operator, cases: Iterable[Case]) -> Iterator[Verdict]:
 
 def begin(parts: Sequence[Callable[[], Iterable[Verdict]]], folder: Path) -> dict[int, Path]:
     """A fork for every part, by its number, and the file to which it adds a line for every case."""
+    folder.mkdir(exist_ok=True)
     files = [folder / f"part_{i}.jsonl" for i in range(len(parts))]
     for file in files:
         file.touch()
@@ -124,3 +126,11 @@ def ended(begun: Mapping[int, Path]) -> Iterator[Verdict]:
                 if code := os.waitstatus_to_exitcode(status):
                     raise RuntimeError(f"a process that judged small shapes ended with {code}")
         time.sleep(_POLL_S)
+
+
+def end(begun: Iterable[int]) -> None:
+    """End forks of which nothing is needed any more, however they fared."""
+    for process in begun:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)

@@ -155,9 +155,10 @@ def _better_rows(
 
 
 def _verified(bench: Bench, candidate: Candidate) -> Evaluation:
-    """What is known already of a candidate that was verified in the search, else the accuracy test now."""
+    """What is known already of a candidate that was verified in the search or in an earlier run, else the accuracy test
+    now."""
     known = [r.data for r in bench.journal.records("checked") if r.data["hash"] == candidate.source_hash]
-    return evaluation_from_json(known[0]["evaluation"]) if known else bench.evaluator.verify(candidate)
+    return evaluation_from_json(known[0]["evaluation"]) if known else bench.evaluator.verify(candidate, recall=True)
 
 
 def _step(candidate: Candidate, table: Table, cases: tuple[Case, ...], evaluation: Evaluation) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def begin(bench: Bench, state: State) -> None:
     bench.evaluator.expect(bench.cases, counters=_counts(bench))
     start = search.current(state.plan, bench.compiler, bench.cases)
     bench.journal.store(start.source)
-    checked = bench.once("start", 0, lambda: {"evaluation": to_json(bench.evaluator.verify(start))})
+    checked = bench.once("start", 0, lambda: {"evaluation": to_json(bench.evaluator.verify(start, recall=True))})
     verified = evaluation_from_json(checked["evaluation"])
     known = figures(bench, start, bench.cases) if verified.status is Status.OK else verified
     bench.once("isolation", 0, lambda: {"lines": _isolation(bench)})

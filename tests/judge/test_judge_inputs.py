@@ -97,6 +97,8 @@ def test_inputs_without_memory_lie_as_those_with(layout):
         (lambda x: torch.nn.functional.one_hot(x.int().abs().long(), 9), True),
         (lambda x: x[x > 0].sum(), True),
         (lambda x: x * 2 if x.sum() > 0 else x, True),
+        (lambda x: x.masked_scatter(x > 0, x[0]), True),
+        (lambda x: torch.nn.functional.binary_cross_entropy(x, x), True),
     ],
 )
 def test_a_reference_that_indexes_by_what_it_computes_is_told(reference, found):
