@@ -65,8 +65,8 @@ def kernelbench(
 ) -> int:
     """Import, generate, verify and time the problems of a folder.
 
-    An interrupted run resumes. A file runs in a process of its own with a time limit. Hidden cases get normal values and
-    one other kind. Without a GPU nothing is timed, and only small shapes are verified, in Triton's interpreter.
+    An interrupted run resumes. A file runs in a process of its own with a time limit. Hidden cases get normal values
+    and one other kind. Without a GPU nothing is timed, and only small shapes are verified, in Triton's interpreter.
     """
     from kernelgen import kernelbench as benchmark
     from kernelgen.devices import find
