@@ -215,9 +215,9 @@ class _Disturb(EagerMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func.overloadpacket.__name__ in _STEPWISE:
+        if func.overloadpacket.__name__ in STEPWISE:
             with self:
-                return _steps().get(func, func)(*args, **(kwargs or {}))
+                return steps().get(func, func)(*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__.strip("_")
         if name in _SELECTING or (name in _ROUNDING and not kwargs):
@@ -240,18 +240,18 @@ class _Disturb(EagerMode):
 
 
 @functools.cache
-def _steps() -> Mapping[Any, Callable[..., Any]]:
-    """Operations of _STEPWISE, step by step."""
+def steps() -> Mapping[Any, Callable[..., Any]]:
+    """Operations of STEPWISE, step by step."""
     from torch._decomp import get_decompositions  # takes a while, and not every judgement asks for gradients
 
-    known = (getattr(torch.ops.aten, name, None) for name in _STEPWISE)
+    known = (getattr(torch.ops.aten, name, None) for name in STEPWISE)
     return get_decompositions([operation for operation in known if operation is not None])
 
 
 _NORMS = (
     "native_layer_norm", "native_group_norm", "_fused_rms_norm", "native_batch_norm", "batch_norm", "cudnn_batch_norm",
 )  # fmt: skip
-_STEPWISE = frozenset(
+STEPWISE = frozenset(
     [
         *_NORMS, *(f"{norm}_backward" for norm in _NORMS), "_native_batch_norm_legit", "gelu", "gelu_backward",
         "_log_softmax", "_log_softmax_backward_data", "_softmax_backward_data", "logsumexp",
@@ -278,6 +278,8 @@ _ROUNDING = frozenset(["ceil", "floor", "floor_divide", "heaviside", "round", "s
 _OF_INTEGERS = frozenset(["add", "mul", "rsub", "sub"])
 """Operations that give of integers the same in every kernel. What is cast to an integer afterwards would lose one where
 a disturbance takes from it."""
+_ROUNDED = 2.0**-24
+"""What float32 rounds by, relative to the result."""
 _INTEGERS = 2.0**24
 """Up to which float32 has all of them."""
 
@@ -327,6 +329,16 @@ def in_float64(
             return as_tuple(function(*raised))
     finally:
         torch.set_default_dtype(before)
+
+
+def worst_order(
+    function: Function, cut: Sequence[torch.Tensor], refs: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
+    """The oracle, off by what a sum of n elements in float32 is in the worst order: n - 1 roundings of the sum of their
+    sizes. The reference itself says what that sum is, and with ones in the place of elements how many there are."""
+    sizes = in_float64(function, [x.abs() if x.dtype.is_floating_point else x for x in cut])
+    counts = in_float64(function, [torch.ones_like(x) if x.dtype.is_floating_point else x for x in cut])
+    return tuple(r + _ROUNDED * (n - 1) * s for r, n, s in zip(refs, counts, sizes, strict=True))
 
 
 class Tiling:

@@ -20,7 +20,8 @@ from .known import Known
 from .masks import drawn, hidden
 from .model import Case, Function, Operator, Worst
 from .mutants import LARGEST, Reject, Suite, bounded
-from .oracle import PROBE, Noise, Tiling, in_float64
+from .oracle import PROBE, Noise, Tiling, in_float64, worst_order
+from .overflow import in_range
 from .readings import LOOSEST, in_doubt, read_otherwise, settled_by, the_other_way
 from .selections import Selection
 from .stored import Storing
@@ -48,8 +49,6 @@ decides between, each oracle has either, and that all have the same one is as li
 """
 _MANY_DRAWS = 32
 """Of what sums of products are off by, for few elements of which these alone tell what is accepted."""
-_ROUNDING = 2.0**-24
-"""Of float32, relative to the result."""
 _MANY = 2**22
 """Elements beyond which two disturbed oracles do, of which one disturbs equal elements alike, if many results speak for
 them."""
@@ -128,6 +127,15 @@ def check(
     run = _Run(operator, case, arguments, got, eager, seed, mutants)
     if operator.exact:
         return _check_bits(run)
+    outcome = _checked(run, verbose, again)
+    if outcome.complaint and outcome.eager_is_far:  # it may overflow on the way, as kernels do
+        limited = replace(operator, reference=in_range(operator.reference))
+        held = _checked(replace(run, operator=limited, mutants=None), verbose, again)
+        return held if not held.complaint else outcome
+    return outcome
+
+
+def _checked(run: _Run, verbose: bool, again: Callable[[], Sequence[torch.Tensor]] | None) -> Outcome:
     casts = _casts(run)
     run = run if _fits_one_tile(run) else replace(run, mutants=None)
     if run.mutants is None or casts:  # most keep to PyTorch's error: what widens that takes some twenty oracles more
@@ -142,7 +150,7 @@ def check(
     if outcome.complaint and (run.products or near or _counts(run)):
         closer = replace(run, mutants=None)
         if again is not None:
-            closer = replace(closer, unsteady=[unsteady(one, two) for one, two in zip(eager, again(), strict=True)])
+            closer = replace(closer, unsteady=[unsteady(one, two) for one, two in zip(run.eager, again(), strict=True)])
         held = _held(closer, casts, verbose, draws=_AGAIN)
         return held if not held.complaint else outcome
     return outcome
@@ -295,7 +303,7 @@ def _tiles(run: _Run, visit: Visit, casts: frozenset[torch.dtype], *, draws: int
         stored = [_as_near(s, oracle.refs, how) for s, how in zip(oracle.stored, storing, strict=True)]
         stored += _other_way(operator, cut, storing, oracle.refs)
         stored += _rounded_anew(operator, oracle) if casts and draws > 1 else []
-        stored += [_worst_order(operator, cut, oracle.refs)] if operator.any_order and draws else []
+        stored += [worst_order(operator.pure, cut, oracle.refs)] if operator.any_order and draws else []
         for i, (got, eager) in enumerate(zip(gots, oracle.eagers, strict=True)):
             if i in oracle.named:
                 right = oracle.refs[i]
@@ -399,16 +407,6 @@ def _rounded_anew(operator: Operator, oracle: Oracle) -> Iterator[tuple[torch.Te
     for n in range(_PROBES):
         noise = Noise(measure.generator, alike=n % 2 > 0, inputs=False)
         yield measure.disturbed(noise, oracle.taken)[0]
-
-
-def _worst_order(
-    operator: Operator, cut: Sequence[torch.Tensor], refs: Sequence[torch.Tensor]
-) -> tuple[torch.Tensor, ...]:
-    """The oracle, off by what a sum of n elements in float32 is in the worst order: n - 1 roundings of the sum of their
-    sizes. The reference itself says what that sum is, and with ones in the place of elements how many there are."""
-    sizes = in_float64(operator.pure, [x.abs() if x.dtype.is_floating_point else x for x in cut])
-    counts = in_float64(operator.pure, [torch.ones_like(x) if x.dtype.is_floating_point else x for x in cut])
-    return tuple(r + _ROUNDING * (n - 1) * s for r, n, s in zip(refs, counts, sizes, strict=True))
 
 
 def _unseen(run: _Run, oracle: Oracle, storing: Sequence[Storing], part: Part) -> Part:

@@ -741,3 +741,35 @@ def test_where_a_mask_hides_nan_the_other_ways_error_in_half_precision_counts():
     assert float(read.ref[0]) == pytest.approx(float(exact), abs=1e-3)
     assert 0 < abs(float(read.eager[0]) - float(read.ref[0])) < 2e-3
     assert read.eager[1].isnan()
+
+
+def scaled(x):
+    y = torch.exp(30 * x)
+    return y * (y.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+
+
+def scaled_too_early(x):
+    y = torch.exp(30 * x)
+    return y * ((y * 1e20).square().mean(-1, keepdim=True) + 1e35).rsqrt() * 1e20
+
+
+@pytest.mark.parametrize(
+    ("kernel", "right"),
+    [
+        (scaled, True),
+        (lambda x: scaled(x.double()).float(), True),
+        (torch.zeros_like, False),
+        (scaled_too_early, False),
+        (lambda x: scaled(x) + 0.1, False),
+    ],
+)
+def test_what_overflows_on_the_way_as_the_reference_does_is_right(kernel, right):
+    """The squares of large exponentials are infinite in float32, and 1 / sqrt of them 0: PyTorch's result is 0, the
+    float64 oracle's is not. Where nothing overflows, 0 is wrong."""
+    x = judge.Tensor("x", ("N", 3), "float32", rows=0)
+    operator = judge.Operator("op", scaled, scaled, scaled, (x,), (x,))
+    for seed in range(5):
+        report = judge.accuracy_case(
+            operator, judge.Case({"N": 40}, {}), device="cpu", seed=seed, kernel=kernel, distributions=("normal",)
+        )
+        assert report.passed is right, report.message
