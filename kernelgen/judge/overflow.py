@@ -1,16 +1,18 @@
-"""A reference whose steps overflow where float32 does, for an oracle that has no such limit: PyTorch and kernels go on
-with infinity there, and 1 / sqrt of it is 0."""
+"""What overflows float32 on the way to a result: PyTorch and kernels go on with infinity there, of which 1 / sqrt is 0,
+where an oracle in float64 has a number."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map_only
 
+from .bounds import CAP
 from .eager import EagerMode
-from .model import Function
-from .oracle import STEPWISE, steps
+from .model import Case, Function, Operator
+from .oracle import STEPWISE, Tiling, in_float64, steps
 
 _MOST = torch.finfo(torch.float32).max
 
@@ -37,7 +39,7 @@ class _InRange(EagerMode):  # type: ignore[no-untyped-call]
         return tree_map_only(torch.Tensor, limited, func(*args, **(kwargs or {})))
 
 
-def in_range(function: Function) -> Function:
+def _in_range(function: Function) -> Function:
     """The function, whose float64 results are infinite beyond float32 at every step."""
 
     def limited(*arguments: torch.Tensor) -> Any:
@@ -45,3 +47,32 @@ def in_range(function: Function) -> Function:
             return function(*arguments)
 
     return limited
+
+
+def excused(
+    operator: Operator,
+    case: Case,
+    arguments: Sequence[torch.Tensor],
+    got: Sequence[torch.Tensor],
+    eager: Sequence[torch.Tensor],
+) -> tuple[list[torch.Tensor], list[torch.Tensor]] | None:
+    """Candidate and PyTorch with the oracle's number wherever a step overflows and they have what follows from it; None
+    where that is nowhere."""
+    results = [x.clone() for x in got], [x.clone() for x in eager]
+    tiling, any_excused = Tiling(operator, case), False
+    for box in tiling.boxes():
+        cut = [tiling.cut(t, x, box) for t, x in zip(operator.inputs, arguments, strict=True)]
+        right, limited = in_float64(operator.pure, cut), in_float64(_in_range(operator.pure), cut)
+        for i, tensor in enumerate(operator.outputs):
+            if not got[i].dtype.is_floating_point:
+                continue
+            overflown = right[i].isfinite() & ~torch.isclose(
+                right[i], limited[i], rtol=CAP[got[i].dtype], atol=0.0, equal_nan=True
+            )
+            for outputs in results:
+                part = tiling.cut(tensor, outputs[i], box)
+                like_limited = torch.isclose(part.double(), limited[i], rtol=CAP[part.dtype], atol=0.0, equal_nan=True)
+                follows = overflown & like_limited
+                any_excused |= bool(follows.any())
+                part.copy_(torch.where(follows, right[i].to(part.dtype), part))
+    return results if any_excused else None

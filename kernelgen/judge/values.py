@@ -21,7 +21,7 @@ from .masks import drawn, hidden
 from .model import Case, Function, Operator, Worst
 from .mutants import LARGEST, Reject, Suite, bounded
 from .oracle import PROBE, Noise, Tiling, in_float64, worst_order
-from .overflow import in_range
+from .overflow import excused
 from .readings import LOOSEST, in_doubt, read_otherwise, settled_by, the_other_way
 from .selections import Selection
 from .stored import Storing
@@ -128,9 +128,8 @@ def check(
     if operator.exact:
         return _check_bits(run)
     outcome = _checked(run, verbose, again)
-    if outcome.complaint and outcome.eager_is_far:  # it may overflow on the way, as kernels do
-        limited = replace(operator, reference=in_range(operator.reference))
-        held = _checked(replace(run, operator=limited, mutants=None), verbose, again)
+    if outcome.complaint and outcome.eager_is_far and (both := excused(operator, case, arguments, got, eager)):
+        held = _checked(replace(run, got=both[0], eager=both[1], mutants=None), verbose, again)
         return held if not held.complaint else outcome
     return outcome
 
