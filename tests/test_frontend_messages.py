@@ -90,6 +90,7 @@ SAID = {
     "a sum without a device": ("y = torch.tensor(0.0)\ny += x.sum()\nreturn x * y", ROWS, SAME, CPU),
     "a place beyond one": ("return x[:, 1]", "x: [N, C] T", "out: [N] T", "index 1 of a dimension that has one element with C = 1 (write the constraint x.shape[1] >= 2)"),
     "a number that float16 lacks": ("y = torch.tanh(x)\nreturn y.masked_fill(x > 0, -1e9)", ROWS, SAME, "10:3: unsupported: -1e+09 in float16, which torch refuses (write torch.finfo(x.dtype).min or .max, or an infinity; or leave float16 out of the dtypes)"),
+    "one result alone": ("y = torch.ops.aten.native_layer_norm_backward(x, x, [x.shape[1]], x[:, :1], x[:, :1], None, None, [True, False, False])\nreturn y[0]", ROWS, SAME, "unsupported: aten.native_layer_norm_backward.default, which gives None among its results"),
     "returned without a device": ("return torch.ones(x.shape[-1], dtype=x.dtype)", ROWS, "out: [D] T", "9:3: unsupported: a tensor created on the CPU"),
 }  # fmt: skip
 

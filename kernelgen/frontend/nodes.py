@@ -61,6 +61,8 @@ def lower_node(
             writes.check_write(node, spec)
             overwrites = writes.functional(node).split(".")[1] in writes.OVERWRITES
         first = meta[0] if isinstance(meta, list | tuple) else meta
+        if isinstance(meta, list | tuple) and any(m is None for m in meta):
+            raise Refused(f"{node.target}, which gives None among its results")
         if first.dtype.is_complex:
             raise Refused("complex numbers (use separate tensors for real and imaginary parts)")
         check_fill(spec, node, first.dtype)
