@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kernelgen.frontend import writes
@@ -24,6 +24,13 @@ from kernelgen.spec.model import SCALAR, OperatorSpec
 
 _SYMBOLIC = ("SymInt", "SymFloat", "SymBool")
 _IGNORED = ("_assert_tensor_metadata", "_assert_scalar", "sym_", "_guards", "sym_constrain")
+
+
+def _check_results(node: Any, results: Sequence[Any]) -> None:
+    if any(result is None for result in results):
+        raise Refused(f"{node.target}, which gives None among its results")
+    if results[0].dtype.is_complex:
+        raise Refused("complex numbers (use separate tensors for real and imaginary parts)")
 
 
 def lower_node(
@@ -60,14 +67,12 @@ def lower_node(
                 return
             writes.check_write(node, spec)
             overwrites = writes.functional(node).split(".")[1] in writes.OVERWRITES
-        first = meta[0] if isinstance(meta, list | tuple) else meta
-        if isinstance(meta, list | tuple) and any(m is None for m in meta):
-            raise Refused(f"{node.target}, which gives None among its results")
-        if first.dtype.is_complex:
-            raise Refused("complex numbers (use separate tensors for real and imaginary parts)")
+        several = tuple(meta) if isinstance(meta, list | tuple) else ()
+        first = several[0] if several else meta
+        _check_results(node, several or (meta,))
         check_fill(spec, node, first.dtype)
         shape, dtype = dims(first.shape, symbols), str(first.dtype).removeprefix("torch.")
-        shapes = tuple(dims(m.shape, symbols) for m in meta) if isinstance(meta, list | tuple) else ()
+        shapes = tuple(dims(m.shape, symbols) for m in several)
 
         def call() -> Call:
             args = tuple(None if overwrites and not i else _argument(a, values) for i, a in enumerate(node.args))
