@@ -13,8 +13,6 @@ from .eager import EagerMode
 from .model import Case, Operator
 
 _INTEGERS = (torch.int16, torch.int32, torch.int64, torch.uint8)
-
-
 _CHECKED = (torch.ops.aten.masked_scatter, torch.ops.aten.binary_cross_entropy)
 """Torch checks on a GPU what they are given."""
 
@@ -34,8 +32,8 @@ class _Listening(EagerMode):  # type: ignore[no-untyped-call]
 
 
 def indexes(operator: Operator, case: Case) -> bool:
-    """Whether values may decide what is read: run on tensors without elements, the baseline hands whole numbers to an
-    operation that may index by them, or asks for an element."""
+    """Whether values may stop a GPU: run on tensors without elements, the baseline hands whole numbers to an operation
+    that may index by them, calls one that checks what it is given, or asks for an element."""
     given = inputs.without_memory(operator, case)
     listening = _Listening()  # type: ignore[no-untyped-call]
     try:
