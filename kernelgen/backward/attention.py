@@ -62,6 +62,8 @@ def written_out(graph: Graph) -> tuple[Graph, Attention | None]:
     """The graph with its products, of which two and a softmax may be attention; itself where other calls stay."""
     if not any(node.op == CALL for node in graph.nodes):
         return graph, None
+    if any(node.op == CALL and node.convolution for node in graph.nodes):  # these stay calls, other products do not
+        return unturned(without_joins(with_products(graph, attention=False, convolutions=False))), None
     apart = named(unturned(without_joins(with_products(graph))))
     products = [i for i, node in enumerate(apart.nodes) if node.op == DOT]
     found = _attention(apart, products[1]) if len(products) == 2 else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from kernelgen.backward import attention
+from kernelgen.backward import attention, convolution
 from kernelgen.backward.gathers import through_index
 from kernelgen.backward.moved import joined, summed_from_end, through_move
 from kernelgen.backward.moves import MOVES, named
@@ -39,6 +39,9 @@ def gradients(
     tape = Tape(graph)
     active, dtypes = _active(spec, graph), {t.name: t.dtype for t in spec.inputs}
     flowing: dict[int, list[Ref]] = {}
+    single = {name: values[0] for name, values in spec.dtypes if len(values) == 1}
+    kinds = {f"grad_{o.name}": single.get(o.dtype, o.dtype) for o in spec.outputs}
+    narrow, results = convolution.narrowed(graph), convolution.results(tape, graph)
     for output in graph.outputs:
         node = graph.nodes[output.node]
         if output.node in active:
@@ -51,22 +54,37 @@ def gradients(
         if not parts or i not in active or i in graph.held:
             continue
         g = tape.total(joined(tape, parts))
+        if i in narrow:
+            g = convolution.stored(tape, g, *narrow[i], kinds)
         if node.op == "input":
             found[str(node.attrs[0])] = tape.view("expand", g, node.shape)
         elif tape.node(g).op != "input" and g.node >= len(graph.nodes):
             if node.name and node.name not in dtypes:  # grad_NAME is the input's own
                 tape.call(g, f"grad_{node.name}")
             tape.hints.setdefault(g.node, f"grad_{NOUNS.get(node.op, node.op)}")
-        if attended is not None and i == attended.product:
-            parts_of = attention.gradients(tape, attended, g, _saved(tape, graph, attended))
-        else:
-            parts_of = iter(_shortcut(tape, graph, i, g) or _parts(tape, i, node, g, dtypes))
-        for source, part in parts_of:
+        result = results.get(i, Ref(i))
+        for source, part in _of_node(tape, graph, i, g, dtypes, result, attended):
             if source in active:
                 flowing.setdefault(source, []).append(part)
     if not found:
         raise Refused("backward: true, but there are no gradients: no float output depends on a float input")
+    convolution.save(tape, graph, found)
     return tape, {t.name: found[t.name] for t in spec.inputs if t.name in found}
+
+
+def _of_node(
+    tape: Tape,
+    graph: Graph,
+    i: int,
+    g: Ref,
+    dtypes: Mapping[str, str],
+    result: Ref,
+    attended: attention.Attention | None,
+) -> Iterator[tuple[int, Ref]]:
+    """What the operands of a node get, by the shortest way that is known."""
+    if attended is not None and i == attended.product:
+        return attention.gradients(tape, attended, g, _saved(tape, graph, attended))
+    return iter(_shortcut(tape, graph, i, g) or _parts(tape, i, graph.nodes[i], g, dtypes, result))
 
 
 def _saved(tape: Tape, graph: Graph, attended: attention.Attention) -> Ref:
@@ -113,8 +131,9 @@ def _to_operands(
                 yield operand.node, reduced
 
 
-def _parts(tape: Tape, i: int, node: Node, g: Ref, dtypes: Mapping[str, str]) -> Iterator[tuple[int, Ref]]:
-    """What the operands of a node get, each in a shape that broadcasts to its own."""
+def _parts(tape: Tape, i: int, node: Node, g: Ref, dtypes: Mapping[str, str], result: Ref) -> Iterator[tuple[int, Ref]]:
+    """What the operands of a node get, each in a shape that broadcasts to its own. `result`: its value, as a formula
+    may have it."""
     refs = [a for a in node.args if isinstance(a, Ref)]
     if node.op in ("input", "full", "iota", "place", "convert", *operations.LIMITS, *BOOLEAN):
         return
@@ -132,6 +151,8 @@ def _parts(tape: Tape, i: int, node: Node, g: Ref, dtypes: Mapping[str, str]) ->
         yield from through_move(tape, node, g)
     elif node.op == "cumsum":
         yield refs[0].node, summed_from_end(tape, tape.view("expand", g, node.shape), int(node.attrs[0]))
+    elif node.convolution is not None and node.op == CALL:
+        yield from convolution.gradients(tape, node, g)
     elif node.op == DOT:
         tape.multiplied_as = tape.multiplied_as or _multiplied(tape, refs, dtypes)
         if tape.node(g).op != "input":
@@ -140,7 +161,7 @@ def _parts(tape: Tape, i: int, node: Node, g: Ref, dtypes: Mapping[str, str]) ->
             (r.node for r in refs), attention.products(tape, node.equation, refs[0], refs[1], g), strict=True
         )
     elif node.op in RULES:
-        yield from _to_operands(tape, node, node.args, RULES[node.op](tape, node, Ref(i), g))
+        yield from _to_operands(tape, node, node.args, RULES[node.op](tape, node, result, g))
     else:
         called = str(node.attrs[1]).partition("(")[0] if node.op == CALL else node.op
         raise Refused(f"the gradient of {called}")

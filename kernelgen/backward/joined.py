@@ -42,7 +42,7 @@ def joined_files(
         "made_spec": made,
         "besides": besides,
         "results": results,
-        "kept": [name for name in results if name in read] if forward else [],
+        "kept": [name for name in results if name in read],
         "define": _define,
         "made": _made,
         "saved": saved,

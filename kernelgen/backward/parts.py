@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from kernelgen.backward.attention import LSE
+from kernelgen.backward.convolution import convolves
 from kernelgen.backward.moves import MOVES
-from kernelgen.backward.source import needed
-from kernelgen.backward.tape import Tape
+from kernelgen.backward.tape import Tape, needed
 from kernelgen.frontend.build import Refused
 from kernelgen.frontend.graph import DOT, REDUCTIONS, SCANS, SCATTERS, VIEWS, Atom, Dim, Ref
 
@@ -41,7 +41,11 @@ def partition(tape: Tape, found: Mapping[str, Ref]) -> tuple[Part, ...]:
     """
     if tape.delta is not None:
         return _of_attention(tape, found)
-    if any(tape.nodes[i].op == DOT for i in needed(tape, [ref.node for ref in found.values()], {})):
+    below = needed(tape, [ref.node for ref in found.values()], {})
+    if any(convolves(tape.nodes[i]) for i in below):  # calls of torch's, with kernels around them
+        kept = tuple(i for i in tape.saved if i in below)
+        return (Part(tuple((name, ref.node) for name, ref in found.items()), (), kept),)
+    if any(tape.nodes[i].op == DOT for i in below):
         return _of_products(tape, found)
     scattered = {name: ref.node for name, ref in found.items() if tape.node(ref).op in SCATTERS}
     given = {name: _scattered(tape, node) for name, node in scattered.items()}

@@ -59,7 +59,8 @@ def _extreme(beyond: str, short: str) -> Rule:
     def rule(t: Tape, node: Node, y: Ref, g: Ref) -> Parts:
         a, b = node.args
         if "open" in node.attrs:  # relu, hardtanh: nothing at the bound itself
-            return t.map("where", t.map(f"{short[0]}e", a, b), 0.0, g), None
+            known = a if t.node(y).op == node.op else y  # what is stored says it too, and is not computed again
+            return t.map("where", t.map(f"{short[0]}e", known, b), 0.0, g), None
         if "closed" in node.attrs or not isinstance(b, Ref):  # clamp: all of it at the bound
             return t.map("where", t.map(f"{beyond[0]}e", a, b), g, 0.0), t.map("where", t.map(short, a, b), g, 0.0)
         halved = t.map("where", t.map("eq", a, b), t.times(0.5, g), g)  # two that are equal share it

@@ -13,12 +13,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from kernelgen.backward.convolution import convolves
 from kernelgen.backward.differentiate import NOUNS
 from kernelgen.backward.gathers import read
 from kernelgen.backward.moves import MOVES
 from kernelgen.backward.moves_text import move_text
 from kernelgen.backward.sizes import Sizes
-from kernelgen.backward.tape import Shape, Tape
+from kernelgen.backward.tape import Shape, Tape, needed
 from kernelgen.families.line import fit
 from kernelgen.frontend.build import Refused
 from kernelgen.frontend.graph import CALL, DOT, REDUCTIONS, SCATTERS, VIEWS, Arg, Node, Ref, SizeOf
@@ -77,6 +78,9 @@ class Source:
             if i in outputs:
                 self._assign(i, outputs[i])
                 self.narrow |= {i} if self._is_rounded(i) else set()
+            elif node.op == "round" and i in self.tape.kept and self._is_rounded(i):
+                self._assign(i, self._unique(self._name(i)))
+                self.narrow.add(i)
             elif not plain and node.op == "reshape" and self._is_narrow(Ref(i)):
                 self._assign(i, self._unique(f"{self.given[self._root(i)]}_heads"))
             elif not plain and (uses[i] > 1 or (node.name and uses[i] and node.op not in ("iota",))):
@@ -84,7 +88,8 @@ class Source:
 
     def _is_rounded(self, i: int) -> bool:
         """Whether an output is in the dtype in which products multiply it."""
-        return self.tape.nodes[i].op == "round" and str(self.tape.nodes[i].attrs[0]) in self.kinds
+        node = self.tape.nodes[i]
+        return (node.op == "round" or convolves(node)) and str(node.attrs[0]) in self.kinds
 
     def _is_plain(self, i: int) -> bool:
         """Whether a value is written wherever it is used: one that only looks at another, unless that is long."""
@@ -232,14 +237,14 @@ class Source:
         op, args = node.op, node.args
         if op in ("round", "expand") and not (op == "expand" and i in self.outputs):
             made = self._arg(args[0])
-            is_output = i in self.outputs and self._is_rounded(i)
-            return _method(made, "to", ast.Name(self.kinds[str(node.attrs[0])])) if is_output else made
+            is_stored = (i in self.outputs or i in self.tape.kept) and op == "round" and self._is_rounded(i)
+            return _method(made, "to", ast.Name(self.kinds[str(node.attrs[0])])) if is_stored else made
         if op in VIEWS:
             return self._view(node)
         if op == DOT:
             return self._product(node)
         if op == CALL:
-            return self._call(node)
+            return self._call(i, node)
         if op in _ROOTS and isinstance(args[0], Ref) and self._is_number(self.tape.node(args[0])):
             return ast.BinOp(self._arg(args[0]), ast.Pow(), ast.parse(_ROOTS[op], mode="eval").body)
         if op in REDUCTIONS:
@@ -291,10 +296,18 @@ class Source:
         """Whether it is a number, which torch takes as the bound of a clamp."""
         return not isinstance(arg, Ref) or self.tape.node(arg).op in LIMITS
 
-    def _call(self, node: Node) -> ast.expr:
-        """A call of torch's, as a search is, of what the forward calls it with."""
-        text = re.sub(r"\{(\d+)\}", lambda found: _unparsed(self._arg(node.args[int(found[1])])), str(node.attrs[1]))
-        return ast.parse(text, mode="eval").body
+    def _call(self, i: int, node: Node) -> ast.expr:
+        """A call of torch's, as a search or a convolution is, of what the forward calls it with."""
+        multiplies = convolves(node)
+
+        def operand(found: re.Match[str]) -> str:
+            arg = node.args[int(found[1])]
+            return _unparsed(self._factor(arg) if multiplies and isinstance(arg, Ref) else self._arg(arg))
+
+        text = re.sub(r"\{(\d+)\}", operand, str(node.attrs[1])).replace("torch.nn.functional.", "F.")
+        made = ast.parse(text, mode="eval").body
+        is_stored = i in self.outputs and self._is_rounded(i)
+        return _method(made, "float") if multiplies and self.narrow and not is_stored else made
 
     def _scatter(self, node: Node) -> ast.expr:
         """What is added to zeros: rows by an index of one dimension, or every element by its own."""
@@ -436,18 +449,6 @@ class Source:
         if (ELLIPSIS,) in node.shape:
             raise Refused("the gradient of a permutation of leading dimensions")
         return _method(self._seen(source), "permute", *(_number(d) for d in order))
-
-
-def needed(tape: Tape, targets: Iterable[int], given: Mapping[int, object]) -> list[int]:
-    """The nodes that the targets depend on, themselves included and what is given left out, in the graph's order."""
-    found: set[int] = set()
-    todo = list(targets)
-    while todo:
-        i = todo.pop()
-        if i not in found and i not in given:
-            found.add(i)
-            todo += [a.node for a in tape.nodes[i].args if isinstance(a, Ref)]
-    return sorted(found)
 
 
 def _counted(node: Node) -> Expr:

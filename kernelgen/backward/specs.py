@@ -6,14 +6,15 @@ import ast
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from kernelgen.backward.convolution import convolves
 from kernelgen.backward.differentiate import NOUNS
 from kernelgen.backward.moves import MOVES
 from kernelgen.backward.parts import Part
 from kernelgen.backward.sizes import Sizes
-from kernelgen.backward.source import LINE, Source, laid_out, needed
-from kernelgen.backward.tape import Tape
+from kernelgen.backward.source import LINE, Source, laid_out
+from kernelgen.backward.tape import Tape, needed
 from kernelgen.frontend.build import Refused
-from kernelgen.frontend.graph import DOT, SCATTERS, VIEWS, Ref
+from kernelgen.frontend.graph import DOT, SCATTERS, VIEWS, Node, Ref
 from kernelgen.render import render
 from kernelgen.spec import parse_spec
 from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec, Size, TensorSpec
@@ -50,8 +51,8 @@ def derived(
 ) -> tuple[Derived, ...]:
     """The specs of all parts, in the order in which they run. `forward`: where it saves what they need. Raises Refused
     where a part cannot be written out."""
-    kept = forward.spec.outputs if forward else ()
-    made = dict(zip(tape.saved, kept[len(tape.forward) :], strict=True))
+    kept = forward.spec.outputs if forward else spec.outputs
+    made = dict(zip(tape.saved, kept[len(tape.forward) :], strict=True)) if forward else {}
     found = []
     for number, part in enumerate(parts):
         names = [n for n, _ in part.gradients] or list(dict.fromkeys(str(tape.nodes[i].name) for i in part.saved))
@@ -78,7 +79,7 @@ class _Writer:
         known: Mapping[int, TensorSpec],
         kept: Collection[TensorSpec] = (),
     ) -> None:
-        """`kept`: what the forward has saved."""
+        """`kept`: what the forward returns, and saves beside it."""
         self.spec, self.tape, self.part, self.name, self.folder = spec, tape, part, name, folder
         self.saved: dict[int, TensorSpec] = {}
         taken = {t.name for t in (*spec.inputs, *spec.outputs, *known.values())}
@@ -176,10 +177,14 @@ class _Writer:
         results = {i: f"grad_{n}" for n, i in self.part.gradients} | {i: n for n, i in self.part.results}
         body, kinds = self._casts()
         reserved = ["torch", "F", "math", "dtype", self.name]
-        narrow = [i for i, name in self.nodes.items() if name in self._wide()] if self._multiplies() else []
+        factors = self._factors()
+        narrow = [i for i, name in self.nodes.items() if name in self._wide() and name in factors]
         source = Source(self.tape, sizes, self.nodes, reserved, narrow, kinds)
         source.write({**results, **{i: t.name for i, t in self.saved.items()}})
-        rounded = {t.name for i, t in self.saved.items() if self.tape.nodes[i].op == "round"}
+        nodes = self.tape.nodes
+        rounded = {t.name for i, t in self.saved.items() if nodes[i].op == "round" or convolves(nodes[i])}
+        rounded |= {f"grad_{n}" for n, i in self.part.gradients if convolves(nodes[i])}
+        rounded |= {n for n, i in self.part.results if nodes[i].op == "round"}
         narrowed = {t.name: kinds[t.dtype] for t in self.outputs if t.dtype in kinds and t.name not in rounded}
         returned = [
             (t.name, f"{t.name}.to({narrowed[t.name]})" if t.name in narrowed else t.name) for t in self.outputs
@@ -198,7 +203,7 @@ class _Writer:
         if self._only_moves():
             return [], {}
         dtypes = dict(self.spec.dtypes)
-        wide = [] if self._multiplies() else self._wide()
+        wide = [name for name in self._wide() if name not in self._factors()]
         lines, kinds = [], {}
         for made in (*(t.dtype for t in self.outputs), *self._rounded()):
             if made == "float32" or made in kinds:
@@ -230,16 +235,33 @@ class _Writer:
         return self.tape.multiplied_as or next(t.dtype for t in self.inputs if t.name in wide)
 
     def _multiplies(self) -> bool:
-        """Whether it has products of matrices, whose factors are in the inputs' own dtype."""
+        """Whether it has products or convolutions, whose factors are in the inputs' own dtype."""
         given = dict.fromkeys(self.nodes)
-        return any(self.tape.nodes[i].op == DOT for i in needed(self.tape, self.targets, given))
+        return any(_is_product(self.tape.nodes[i]) for i in needed(self.tape, self.targets, given))
 
     def _rounded(self) -> list[str]:
         """What factors of its products are rounded to."""
         nodes = self.tape.nodes
+        return [str(nodes[j].attrs[0]) for j in self._multiplied_nodes() if nodes[j].op == "round"]
+
+    def _factors(self) -> set[str]:
+        """The inputs that are needed in the dtype in which products multiply: what these read, be it through views. What
+        attention reads beside them it sees through their views."""
+        if self.tape.delta is not None and self._multiplies():
+            return set(self.nodes.values())
+        found = set()
+        for j in self._multiplied_nodes():
+            while j not in self.nodes and self.tape.nodes[j].op in VIEWS:
+                (j,) = self.tape.nodes[j].operands
+            if j in self.nodes:
+                found.add(self.nodes[j])
+        return found
+
+    def _multiplied_nodes(self) -> list[int]:
+        """The factors of its products."""
+        nodes = self.tape.nodes
         inside = needed(self.tape, self.targets, dict.fromkeys(self.nodes))
-        factors = [a.node for i in inside if nodes[i].op == DOT for a in nodes[i].args if isinstance(a, Ref)]
-        return [str(nodes[j].attrs[0]) for j in factors if nodes[j].op == "round" and j in inside]
+        return [a.node for i in inside if _is_product(nodes[i]) for a in nodes[i].args if isinstance(a, Ref)]
 
     def _only_moves(self) -> bool:
         """Whether elements are what they were in another place, or a number everywhere."""
@@ -248,6 +270,10 @@ class _Writer:
         kinds, ops = {t.dtype for t in (*self.inputs, *self.outputs)}, {n.op for n in nodes}
         is_number = not any(dim for i in self.nodes for dim in self.tape.nodes[i].shape)
         return len(kinds) == 1 and ops <= {*MOVES, *VIEWS} and (bool(ops & set(MOVES)) or is_number)
+
+
+def _is_product(node: Node) -> bool:
+    return node.op == DOT or convolves(node)
 
 
 def _entry(dim: tuple[int | str, ...]) -> Size:

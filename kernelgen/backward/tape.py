@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from kernelgen.frontend.build import Builder
@@ -299,8 +299,20 @@ class Tape(Builder):
         return node.op == "sum" and node.args == (of,) and node.attrs == dims
 
 
+def needed(tape: Tape, targets: Iterable[int], given: Mapping[int, object]) -> list[int]:
+    """The nodes that the targets depend on, themselves included and what is given left out, in the graph's order."""
+    found: set[int] = set()
+    todo = list(targets)
+    while todo:
+        i = todo.pop()
+        if i not in found and i not in given:
+            found.add(i)
+            todo += [a.node for a in tape.nodes[i].args if isinstance(a, Ref)]
+    return sorted(found)
+
+
 def _key(node: Node) -> Node:
     return replace(node, name=None, statement=None)
 
 
-__all__ = ["Shape", "Tape", "broadcast"]
+__all__ = ["Shape", "Tape", "broadcast", "needed"]

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kernelgen.frontend import writes
+from kernelgen.frontend import convolution_gradients, writes
 from kernelgen.frontend.aten import TABLE, supported
 from kernelgen.frontend.build import Builder, converted
 from kernelgen.frontend.calls import FUNCTIONS, WHOLE, any_call, in_memory, torch_call
@@ -55,10 +55,11 @@ def lower_node(
             return
         check_device(node)
         check_slice(spec, node, symbols)
-        if is_unset(node):
-            if any(writes.is_by_index(user) or writes.is_part(user) for user in node.users):
-                b.note("elements of torch.empty that are never written are 0, which torch leaves unspecified")
-                values[node] = b.full(converted(0, kind(meta.dtype)), dims(meta.shape, symbols), kind(meta.dtype))
+        if _is_of_nothing(b, node, values, symbols):
+            return
+        if name == convolution_gradients.OPERATION:
+            in_memory(b, node, values)
+            values[node] = convolution_gradients.gradient(b, node, values, symbols)
             return
         overwrites = False
         if writes.written(node) is not None:
@@ -92,6 +93,18 @@ def lower_node(
         found = unsupported(spec, line_of(reference, node), named(str(refusal), symbols))
         found.condition = refusal.condition
         raise found from None
+
+
+def _is_of_nothing(b: Builder, node: Any, values: dict[Any, Any], symbols: dict[Any, Atom]) -> bool:
+    """Whether nobody has set its elements, or those that it repeats; what reads them is refused, unless some are
+    written."""
+    if str(node.target) == "aten.expand.default":
+        return is_unset(node.args[0]) and node.args[0] not in values
+    if is_unset(node) and any(writes.is_by_index(user) or writes.is_part(user) for user in node.users):
+        meta = node.meta["val"]
+        b.note("elements of torch.empty that are never written are 0, which torch leaves unspecified")
+        values[node] = b.full(converted(0, kind(meta.dtype)), dims(meta.shape, symbols), kind(meta.dtype))
+    return is_unset(node)
 
 
 def _number(spec: OperatorSpec, b: Builder, value: Any) -> Ref | None:

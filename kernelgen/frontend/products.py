@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from string import ascii_letters
 
-from kernelgen.frontend import convolutions
+from kernelgen.frontend import convolutions as windows
 from kernelgen.frontend.attention import is_attention, with_nodes, written_out
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import CALL, DOT, VIEWS, Dim, Graph, Node, Ref, seen_through
@@ -67,9 +67,9 @@ def _of_einsum(subscripts: str, shapes: Sequence[tuple[Dim, ...]]) -> str:
     return f"{operands}->{result}" if summed_alone <= set(result) else ""
 
 
-def with_products(graph: Graph, *, attention: bool = True) -> Graph:
+def with_products(graph: Graph, *, attention: bool = True, convolutions: bool = True) -> Graph:
     """The graph with the calls that are products as nodes `dot`, what they add to it as an addition; torch's attention
-    as two of these, if so wanted."""
+    as two of these, and `convolutions` of windows, if so wanted."""
     b = Builder()
     nodes = b.nodes
     moved: dict[int, int] = {}
@@ -85,8 +85,8 @@ def with_products(graph: Graph, *, attention: bool = True) -> Graph:
         if attention and node.op == CALL and is_attention(node) and (out := written_out(b, node, operands)) is not None:
             moved[i] = out.node
             continue
-        if node.op == CALL and node.convolution is not None:
-            nodes += convolutions.products(nodes, node, operands)
+        if node.op == CALL and node.convolution is not None and convolutions:
+            nodes += windows.products(nodes, node, operands)
         elif node.op == CALL and node.equation and (parts := _parts(node, args)):
             factors, added = parts  # of groups also where these end
             name = None if added else node.name

@@ -64,7 +64,9 @@ POOL results or more: torch sums in blocks, and the errors of one sum after the 
 _RUN = 8
 """Equal products that count as a run, in the mean."""
 
-PRODUCTS = frozenset(["mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "linear", "convolution"])
+GRADIENTS = "convolution_backward"
+"""Of a convolution, by its input, its weight and its bias, of which the first two are sums of products."""
+PRODUCTS = frozenset(["mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "linear", "convolution", GRADIENTS])
 """What sums of products arrive as at the dispatcher."""
 
 Pair = tuple[torch.Tensor, torch.Tensor]
@@ -94,7 +96,7 @@ def precision(name: str, dtype: torch.dtype, device: str, *, as_tf32: bool = Fal
     own = torch.finfo(dtype).eps / 2
     if dtype == torch.float64:
         return Precision(own, sum=own)
-    setting = "tf32" if as_tf32 else _float32_precision(name == "convolution", device)
+    setting = "tf32" if as_tf32 else _float32_precision(name in ("convolution", GRADIENTS), device)
     read = _SET.get(setting, 0.0) if dtype == torch.float32 else 0.0
     return Precision(read or own, read, together=8 if read and setting == "tf32" else 16)
 
@@ -162,6 +164,43 @@ def contraction(func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, 
     if name == "linear":
         return replace(found, batch=0, adds=len(args) > 2 and args[2] is not None)
     return replace(found, adds=place == 1)
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """One of the results of `convolution_backward`, with its arguments but the last."""
+
+    func: Any
+    which: int
+    """0: by the input, 1: by the weight, 2: by the bias."""
+
+    def __call__(self, *args: Any) -> torch.Tensor:
+        found: torch.Tensor = self.func(*args, [n == self.which for n in range(3)])[self.which]
+        return found
+
+
+def _of_shape(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """What a gradient does not read but for its shape, of the dtype of what it reads."""
+    return like.new_empty(()).expand(x.shape)
+
+
+def gradient(one: Gradient, args: Sequence[Any]) -> Contraction:
+    """What a gradient of a convolution by its input or weight sums."""
+    grad, given, weight, rest = args[0], args[1], args[2], args[3:10]
+    transposed, groups = rest[4], rest[6]
+    if one.which == 1:
+        length = grad.shape[0] * min(math.prod(grad.shape[2:]), math.prod(given.shape[2:]))
+        last = 0 if grad.shape[0] > 1 else grad.ndim - 1
+        row = (1, 1) if transposed else (0, 1)
+        return Contraction(
+            (0, 1), lambda g, x: one(g, x, _of_shape(weight, g), *rest), length, (0, last), row, key=f"by weight {rest}"
+        )
+    summed = 1 if transposed else 0
+    channels = weight.shape[summed] // (1 if transposed else groups)
+    return Contraction(
+        (0, 2), lambda g, w: one(g, _of_shape(given, g), w, *rest), channels * math.prod(weight.shape[2:]), (1, summed),
+        (1, 0 if transposed else 1), window=weight.ndim - 2, groups=groups, key=f"by input {rest}",
+    )  # fmt: skip
 
 
 def of_matrices(
@@ -249,7 +288,8 @@ def _added(called: Contraction, a: torch.Tensor, b: torch.Tensor) -> torch.Tenso
 def _runs(called: Contraction, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
     """How many runs of equal products each sum has, or values if that is fewer: a product is rounded alike wherever it
     is added to a number of that size; None where neither is known."""
-    if called.window or called.summed != (0, a.ndim - 1) or called.length < _RUN:
+    convolves = b.ndim > 2 and not called.batch
+    if called.window or convolves or called.summed != (0, a.ndim - 1) or called.length < _RUN:
         return None
     dims = a.ndim - 1, -1 if "linear" in called.key else max(b.ndim - 2, 0)
     with _disable_current_modes():  # these sorts are none of the reference's

@@ -155,8 +155,30 @@ def _transposed(
     beyond = [(size - 1) * gap // step + 1 for size, gap, step in zip(window, gaps, strides, strict=True)]
     around = [n for n in reversed(beyond) for _ in range(2)]
     cut = [p + n * step for p, n, step in zip(each(padding), beyond, strides, strict=True)]
-    wide = torch.nn.functional.pad(input, around)
+    wide = torch.ops.aten.constant_pad_nd.default(input, around)
     return convolve(wide, weight, bias, strides, cut, output_padding, groups, dilation)
+
+
+class _BackwardSpelledOut(EagerMode):  # type: ignore[no-untyped-call]
+    """Gradients of convolutions by their input as transposed convolutions, these by their formula."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is not torch.ops.aten.convolution_backward.default or args[7] or not args[10][0]:
+            return func(*args, **(kwargs or {}))
+        grad, given, weight, _, stride, padding, dilation, _, _, groups, asked = args
+        rest = (None, None, None)
+        if any(asked[1:]):
+            rest = func(*args[:10], [False, *asked[1:]])
+        reach = zip(given.shape[2:], grad.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
+        left = [n - ((m - 1) * s - 2 * p + d * (k - 1) + 1) for n, m, k, s, p, d in reach]
+        convolve = torch.ops.aten.convolution.default
+
+        def spread(wide: Any, weight: Any, bias: Any, stride: Any, cut: Any, left: Any, groups: Any, gaps: Any) -> Any:
+            return convolve(wide, weight, bias, stride, cut, gaps, True, left, groups)
+
+        return (_transposed(spread, grad, weight, None, stride, padding, left, groups, dilation), *rest[1:])
 
 
 def _in_float8_range(x: torch.Tensor) -> torch.Tensor:
@@ -325,7 +347,11 @@ def in_float64(
         attended = Attention(rounded) if rounded else nullcontext()
         heard, calls = selections or InOrder(), rounded or nullcontext()
         limits = of_stored_dtypes(function, inputs)
-        with torch.no_grad(), limits as own, _Raise(own), LastWrites(), spelled, attended, heard, disturbed, calls:
+        gradients = _BackwardSpelledOut() if spelled_out else nullcontext()  # type: ignore[no-untyped-call]
+        with (
+            torch.no_grad(), limits as own, _Raise(own), LastWrites(), spelled, attended, heard, disturbed, calls,
+            gradients,
+        ):  # fmt: skip
             return as_tuple(function(*raised))
     finally:
         torch.set_default_dtype(before)

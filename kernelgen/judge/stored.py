@@ -20,7 +20,19 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from . import device as devices
-from .contractions import PRODUCTS, Contraction, Errors, Pair, Precision, contraction, of_matrices, precision
+from .contractions import (
+    GRADIENTS,
+    PRODUCTS,
+    Contraction,
+    Errors,
+    Gradient,
+    Pair,
+    Precision,
+    contraction,
+    gradient,
+    of_matrices,
+    precision,
+)
 from .eager import EagerMode
 from .known import Known
 from .masks import sums_of_the_seen, without_hidden
@@ -87,7 +99,10 @@ def _rounded_anyhow(x: torch.Tensor, dtype: torch.dtype, generator: torch.Genera
     drawn = torch.rand(x.shape, generator=generator, dtype=torch.float64, device=generator.device).to(x.device)
     ulp = torch.exp2(torch.frexp(known).exponent.double() - 1).clamp(min=info.tiny) * info.eps
     moves = known.isfinite() & (known != 0) & (known.abs() <= info.max)
-    return x + torch.where(moves, (drawn - 0.5).sign() * 0.5 * ulp, 0.0)  # used once: its gradient is no sum
+    # half an ulp above the largest number everything is infinite
+    overflows = known.abs() >= info.max / (1 - info.eps / 2) * (1 - info.eps / 4)
+    beyond = torch.where(overflows, known.sign() * math.inf, 0.0)
+    return x + torch.where(moves, (drawn - 0.5).sign() * 0.5 * ulp, beyond)  # used once: its gradient is no sum
 
 
 class Stored(EagerMode):
@@ -126,7 +141,18 @@ class Stored(EagerMode):
         if self._wrong is not None:
             self._wrong.read(args)
         args, kwargs = tree_map_only(torch.Tensor, lambda x: self._read(x, at), (args, kwargs))
-        called = contraction(func, name, args, kwargs)
+        if name == GRADIENTS:
+            return tuple(self._gradient(Gradient(func, n), args[:-1], at) if args[-1][n] else None for n in range(3))
+        return self._multiplied(func, contraction(func, name, args, kwargs), args, kwargs, at)
+
+    def _gradient(self, one: Gradient, args: tuple[Any, ...], at: Precision) -> torch.Tensor:
+        """One of the gradients of a convolution; by its bias it is a sum like any other."""
+        return one(*args) if one.which == 2 else self._multiplied(one, gradient(one, args), args, {}, at)
+
+    def _multiplied(
+        self, func: Any, called: Contraction, args: tuple[Any, ...], kwargs: dict[str, Any], at: Precision
+    ) -> torch.Tensor:
+        """What a call of the reference gives that sums products."""
         a, b = (args[place] for place in called.places)
         if self._called:
             next(self._hidden, None)  # torch sums what a mask hides as well

@@ -42,15 +42,20 @@ def references(spec: OperatorSpec) -> list[list[str]]:
     return [part.spec.reference.rstrip().split("\n")[1:] for part in derived(spec).parts]
 
 
-def composed(made: Backward) -> Callable[..., dict[str, torch.Tensor]]:
-    """All parts in turn, by their kernels; tensors in and out by name."""
-    kernels = [getattr(load(render.triton_source(plan_of(part.spec))), part.spec.name) for part in made.parts]
+def composed(made: Backward, forward: OperatorSpec | None = None) -> Callable[..., dict[str, torch.Tensor]]:
+    """All parts in turn, by their kernels; tensors in and out by name. First the forward, where they read its results
+    and none of them gives these."""
+    parts = [part.spec for part in made.parts]
+    given = {o.name for o in forward.outputs} if forward and made.parts[0].folder != "forward" else set()
+    if forward and any(t.name in given for p in parts for t in p.inputs):
+        parts = [forward, *parts]
+    kernels = [getattr(load(render.triton_source(plan_of(spec))), spec.name) for spec in parts]
 
     def run(known: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        for part, kernel in zip(made.parts, kernels, strict=True):
-            results = kernel(*(known[t.name] for t in part.spec.inputs))
+        for spec, kernel in zip(parts, kernels, strict=True):
+            results = kernel(*(known[t.name] for t in spec.inputs))
             results = results if isinstance(results, tuple) else (results,)
-            known = {**known, **dict(zip((o.name for o in part.spec.outputs), results, strict=True))}
+            known = {**known, **dict(zip((o.name for o in spec.outputs), results, strict=True))}
         return known
 
     return run
@@ -63,7 +68,7 @@ def judged(found: Sample, made: Backward) -> list[str]:
     wanted = [name for part in made.parts for name in part.gradients]
     own = {t.name: t for t in spec.inputs}
     names = [f"grad_{o.name}" for o in spec.outputs] + list(own)
-    run = composed(made)
+    run = composed(made, spec)
 
     def by_kernels(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         results = run(dict(zip(names, tensors, strict=True)))
@@ -79,10 +84,12 @@ def judged(found: Sample, made: Backward) -> list[str]:
             return torch.autograd.grad(results, list(leaves.values()), incoming)
 
     incoming = tuple(judge.Tensor(f"grad_{o.name}", o.shape, o.dtype) for o in spec.outputs)
+    # kernels multiply as torch's convolutions are set to
+    products = {"stored": "T", "multiplied": "T"} if "F.conv" in spec.reference else {}
     operator = judge.Operator(
         "gradients", by_kernels, by_autograd, by_autograd,
         (*incoming, *(judge.Tensor(t.name, t.shape, t.dtype, below=t.below) for t in spec.inputs)),
-        tuple(judge.Tensor(f"grad_{n}", own[n].shape, own[n].dtype) for n in wanted),
+        tuple(judge.Tensor(f"grad_{n}", own[n].shape, own[n].dtype) for n in wanted), **products,
     )  # fmt: skip
     said = []
     for sizes in found.sizes:

@@ -602,6 +602,14 @@ def test_what_any_rounding_may_take_is_half_an_ulp(dtype: torch.dtype) -> None:
     )
 
 
+def test_any_rounding_of_more_than_the_largest_number_is_infinite() -> None:
+    """A convolution that overflows before its bias is added is infinite in memory, whatever the bias makes of it."""
+    exact = torch.tensor([65503.0, 65521.0, -66934.0], dtype=torch.float64)
+    off = Storing(torch.float16, anyhow=torch.Generator().manual_seed(1)).rounded(exact)
+    assert off[0].isfinite()
+    assert off[1:].tolist() == [math.inf, -math.inf]
+
+
 def test_only_near_its_bound_is_a_candidate_held_to_any_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
     kept = Storing.rounded

@@ -1,0 +1,142 @@
+"""The gradients of a convolution: by its weight a call of torch's, by its input a convolution too, the other way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from kernelgen.backward.tape import Tape, needed
+from kernelgen.frontend.build import Refused
+from kernelgen.frontend.convolution_gradients import options, written
+from kernelgen.frontend.graph import CALL, Convolution, Graph, Node, Ref
+
+_FUNCTIONS = ("torch.nn.functional.conv", "torch.nn.grad.conv")
+_THROUGH = ("add", "sub", "round", "reshape")
+"""What hands the gradient of its result on as it is, to its first operand or to both, where that has its shape."""
+
+
+def is_convolution(node: Node) -> bool:
+    """Whether it is a convolution of the reference."""
+    return node.op == CALL and node.convolution is not None
+
+
+def convolves(node: Node) -> bool:
+    """Whether it is a convolution, or the gradient of one."""
+    return node.op == CALL and str(node.attrs[1]).startswith(_FUNCTIONS)
+
+
+def narrowed(graph: Graph) -> dict[int, tuple[str, str]]:
+    """The values whose gradient is that of a convolution's result, each with the dtype of this and a name: it lies in
+    memory in that dtype, where torch's calls read it, and whatever else needs it reads the same."""
+    found: dict[int, tuple[str, str]] = {}
+    for i, node in enumerate(graph.nodes):
+        at = i if is_convolution(node) else None
+        while at is not None:
+            last, at = at, _handing(graph, at)
+            if at is None:
+                found[last] = str(node.attrs[0]), f"grad_{node.name or 'convolved'}"
+    return found
+
+
+def results(tape: Tape, graph: Graph) -> dict[int, Ref]:
+    """The values that outputs hold, or what a convolution reads, where nobody computes twice what needs one."""
+    found: dict[int, Ref] = {}
+    if any(map(is_convolution, graph.nodes)):
+        for i in _read(graph):
+            found |= {j: Ref(i) for j in graph.nodes[i].operands}
+        for output in graph.outputs:
+            stored = tape.input(output.name, graph.nodes[output.node].shape, "float")
+            whole = graph.nodes[output.node]
+            found |= dict.fromkeys((output.node, *(whole.operands if whole.op == "round" else ())), stored)
+    return found
+
+
+def _read(graph: Graph) -> list[int]:
+    """What is computed for convolutions, as it lies in memory."""
+    read = {j for node in graph.nodes if is_convolution(node) for j in node.operands}
+    return [i for i in sorted(read) if graph.nodes[i].op == "round"]
+
+
+def save(tape: Tape, graph: Graph, found: Mapping[str, Ref]) -> None:
+    """Have the forward save what a gradient would convolve for again: what convolutions read, or else their results."""
+    targets = [ref.node for ref in found.values()]
+    below = set(needed(tape, targets, {}))
+    if not any(is_convolution(graph.nodes[i]) for i in below if i < tape.first):
+        return
+    saved = {i: str(graph.nodes[i].attrs[0]) for i in _read(graph) if i in below}
+    left = [i for i in needed(tape, targets, saved) if i < tape.first and is_convolution(graph.nodes[i])]
+    tape.saved |= saved | {i: str(graph.nodes[i].attrs[0]) for i in left}
+    tape.forward = {output.name: output.node for output in graph.outputs}
+    for i in tape.saved:
+        node = tape.nodes[i]
+        if node.op == "round" and node.name is None:  # what is saved is called what is computed
+            (source,) = node.operands
+            tape.nodes[i] = replace(node, name=tape.nodes[source].name)
+            tape.nodes[source] = replace(tape.nodes[source], name=None)
+        tape.call(Ref(i), "convolved")
+
+
+def _handing(graph: Graph, i: int) -> int | None:
+    """What reads a value alone, and hands its own gradient on to it."""
+    readers = graph.readers[i]
+    if len(readers) != 1 or any(output.node == i for output in graph.outputs):
+        return None
+    reader = graph.nodes[readers[0]]
+    first = reader.args[0] == Ref(i) or reader.op == "add"
+    hands = reader.op in _THROUGH and first and reader.args.count(Ref(i)) == 1
+    return readers[0] if hands and reader.shape == graph.nodes[i].shape else None
+
+
+def stored(tape: Tape, g: Ref, dtype: str, name: str, kinds: Mapping[str, str]) -> Ref:
+    """A gradient in the dtype in which a convolution's result is, if it is none of an output of that dtype. `kinds`: of
+    the outputs' gradients."""
+    node = tape.node(g)
+    given = node.op == "input" and kinds.get(str(node.attrs[0])) == dtype
+    if given:
+        return g
+    rounded = tape.round(g, dtype)
+    tape.keep(rounded, name)
+    return rounded
+
+
+def gradients(tape: Tape, node: Node, g: Ref) -> Iterator[tuple[int, Ref]]:
+    """What input, weight and bias get. Raises Refused where there is more padding on one side, which torch's calls
+    do not know, or a transposed convolution leaves more places behind the last than its stride."""
+    windows = node.convolution
+    assert windows is not None
+    given, weight, *bias = (a for a in node.args if isinstance(a, Ref))
+    rank = len(node.shape) - 2
+    function = str(node.attrs[1]).partition("(")[0]
+    g = tape.view("expand", g, node.shape)
+    of_weight = (weight, given, g)
+    if windows.transposed:
+        if any(rest >= stride for rest, stride in zip(windows.behind, windows.stride, strict=True)):
+            raise Refused(f"the gradient of {function} with output_padding of its stride or more")
+        of_input = f"torch.nn.functional.conv{rank}d({{2}}, {{1}}{options(windows)})"
+        of_weight = (weight, g, given)
+    elif windows.padding != windows.behind:
+        raise Refused(f"the gradient of {function} with more padding on one side (pad its input)")
+    else:
+        of_input = _of_input(rank, windows)
+    yield given.node, _call(tape, node, (given, weight, g), of_input, given)
+    yield weight.node, _call(tape, node, of_weight, written("weight", rank, windows), weight)
+    for one in bias:
+        total = tape.sum(g, tuple(d for d in range(-rank - 2, 0) if d != -rank - 1))
+        if total is not None:
+            yield one.node, tape.view("reshape", total, tape.node(one).shape)
+
+
+def _of_input(rank: int, windows: Convolution) -> str:
+    """Where windows lie side by side it is a transposed convolution, which a kernel can compute."""
+    if set(windows.stride) == {1}:
+        return f"torch.nn.functional.conv_transpose{rank}d({{2}}, {{1}}{options(windows)})"
+    return written("input", rank, windows)
+
+
+def _call(tape: Tape, node: Node, operands: tuple[Ref, ...], text: str, like: Ref) -> Ref:
+    """A call of torch's in the dtype of the convolution's result, of the shape of one of its operands."""
+    used = [operand for i, operand in enumerate(operands) if f"{{{i}}}" in text]
+    for new, old in enumerate(i for i in range(len(operands)) if f"{{{i}}}" in text):
+        text = text.replace(f"{{{old}}}", f"{{{new}}}")
+    attrs = (str(node.attrs[0]), text, "gradient")
+    return tape.torch_call(tuple(used), tape.node(like).shape, attrs)

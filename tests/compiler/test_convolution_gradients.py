@@ -1,0 +1,143 @@
+"""Gradients of convolutions: by the weight a call of torch's, by the input a convolution, kernels around them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from references import Sample, load, plan_of, sample
+from test_backward import RANDOM, check, derived, references
+
+from kernelgen.errors import UnsupportedError
+from kernelgen.render import triton_source
+from kernelgen.spec import load_spec
+
+SPECS = Path(__file__).parents[2] / "specs"
+
+
+def of(lines: str, inputs: dict[str, str], output: str, *sizes: dict[str, int]) -> Sample:
+    found = sample(lines, inputs, {"out": output}, *(sizes or ({"B": 2},)))
+    return replace(found, dtypes=(("T", ("float32",)),))
+
+
+IMAGE = {"x": "B 4 6 7", "w": "6 4 3 3"}
+FORMS = {
+    "alone": of("return F.conv2d(x, w, padding=1)", IMAGE, "B 6 6 7"),
+    "a bias": of("return F.conv2d(x, w, c)", {**IMAGE, "c": "6"}, "B 6 4 5"),
+    "relu, from what it gave": of("return torch.relu(F.conv2d(x, w, padding=1))", IMAGE, "B 6 6 7"),
+    "gelu, of what is saved": of("return F.gelu(F.conv2d(x, w, c, padding=1))", {**IMAGE, "c": "6"}, "B 6 6 7"),
+    "a residual": of("return x + F.conv2d(x, w, padding=1)", {"x": "B 4 6 7", "w": "4 4 3 3"}, "B 4 6 7"),
+    "two in turn": of(
+        "y = torch.relu(F.conv2d(x, w, padding=1))\nreturn F.conv2d(y, v)", {**IMAGE, "v": "5 6 1 1"}, "B 5 6 7"
+    ),
+    "a linear layer after it": of(
+        "y = torch.relu(F.conv2d(x, w, padding=1)).mean((2, 3))\nreturn F.linear(y, v)", {**IMAGE, "v": "5 6"}, "B 5"
+    ),
+    "scaled by channel": of("return torch.tanh(F.conv2d(x, w) * s)", {**IMAGE, "s": "6 1 1"}, "B 6 4 5"),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_gradients_are_those_of_autograd(name: str) -> None:
+    check(FORMS[name])
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> Sample:
+    """A convolution of any rank, stride, padding, dilation and groups, transposed or not, with what may follow it."""
+    rank = draw(st.sampled_from([1, 2, 2, 3]))
+    groups, transposed = draw(st.sampled_from([1, 1, 2])), draw(st.booleans())
+    window, size = (tuple(draw(st.integers(*ends)) for _ in range(rank)) for ends in ((1, 3), (5, 7)))
+    stride, padding, dilation = (draw(st.integers(*ends)) for ends in ((1, 2), (0, 1), (1, 2)))
+    rest = draw(st.integers(0, stride - 1)) if transposed else 0
+    reach = [dilation * (k - 1) for k in window]
+    if transposed:
+        out = [(n - 1) * stride - 2 * padding + r + rest + 1 for n, r in zip(size, reach, strict=True)]
+    else:
+        out = [(n + 2 * padding - r - 1) // stride + 1 for n, r in zip(size, reach, strict=True)]
+    given, made = 2 * groups, 3 * groups
+    weight = (given, made // groups) if transposed else (made, given // groups)
+    words = [("stride", stride, 1), ("padding", padding, 0), ("output_padding", rest, 0)]
+    words += [("groups", groups, 1), ("dilation", dilation, 1)]
+    options = "".join(f", {name}={value}" for name, value, usual in words if value != usual)
+    name = f"conv_transpose{rank}d" if transposed else f"conv{rank}d"
+    bias = draw(st.booleans())
+    inputs = {"x": f"B {given} " + " ".join(map(str, size)), "w": " ".join(map(str, (*weight, *window)))}
+    called = f"F.{name}(x, w{', c' if bias else ''}{options})"
+    around = draw(st.sampled_from(["{}", "torch.relu({})", "F.silu({})", "{} * 0.5", "torch.sigmoid({}) * 2.0"]))
+    if bias:
+        inputs["c"] = str(made)
+    return of(f"return {around.format(called)}", inputs, f"B {made} " + " ".join(map(str, out)))
+
+
+@settings(RANDOM, max_examples=40)
+@given(convolutions())
+def test_every_form_has_the_gradients_of_autograd(found: Sample) -> None:
+    assume(not has_only_calls(found))
+    check(found)
+
+
+def has_only_calls(found: Sample) -> bool:
+    """Whether its gradients are calls of torch's alone, which is refused."""
+    try:
+        for part in derived(found.spec()).parts:
+            plan_of(part.spec)
+    except UnsupportedError as error:
+        return "nothing left for a kernel" in str(error)
+    return False
+
+
+def test_what_relu_gave_says_where_its_gradient_flows() -> None:
+    (lines,) = references(load_spec(SPECS / "conv2d_bias_relu.yaml"))
+    assert lines == [
+        "    dtype = x.dtype",
+        "    grad_out, out = grad_out.float(), out.float()",
+        "    grad_y = torch.where(out <= 0.0, 0.0, grad_out).to(dtype)",
+        "    grad_bias = grad_y.float().sum(dim=(0, 2, 3), keepdim=True).reshape(-1, 1, 1)",
+        "    grad_x = F.conv_transpose2d(grad_y, weight, padding=1)",
+        "    grad_weight = torch.nn.grad.conv2d_weight(x, weight.shape, grad_y, padding=1)",
+        "    return grad_x, grad_weight, grad_bias.to(dtype)",
+    ]
+
+
+def test_a_forward_saves_what_would_be_convolved_again_and_nothing_else() -> None:
+    forward, part = derived(load_spec(SPECS / "conv1d_gelu.yaml")).parts
+    assert [o.name for o in forward.spec.outputs] == ["out", "y"]
+    assert "F.conv1d(" not in part.spec.reference
+    forward, part = derived(FORMS["two in turn"].spec()).parts
+    assert [o.name for o in forward.spec.outputs] == ["out", "y"], "what the second one reads"
+
+
+@pytest.mark.parametrize(
+    ("lines", "weight", "output", "said"),
+    [
+        ("F.conv2d(x, w, padding='same')", "6 4 2 2", "B 6 6 7", "with more padding on one side"),
+        (
+            "F.conv_transpose2d(x, w, dilation=3, output_padding=2)",
+            "4 6 2 2",
+            "B 6 11 12",
+            "output_padding of its stride",
+        ),
+    ],
+)
+def test_what_torch_nn_grad_does_not_know_is_refused(lines: str, weight: str, output: str, said: str) -> None:
+    found = of(f"return torch.relu({lines})", {"x": "B 4 6 7", "w": weight}, output)
+    with pytest.raises(UnsupportedError, match=said):
+        derived(found.spec())
+
+
+@pytest.mark.parametrize("name", ["conv2d_input", "conv2d_weight"])
+def test_a_reference_may_call_them_itself(name: str) -> None:
+    first = {"conv2d_input": "x.shape, w", "conv2d_weight": "x, w.shape"}[name]
+    output = "B 4 6 7" if name == "conv2d_input" else "6 4 3 3"
+    inputs = {**IMAGE, "g": "B 6 6 7"}
+    found = of(f"return torch.nn.grad.{name}({first}, g * 2.0, padding=1) * 0.5", inputs, output)
+    text = triton_source(plan_of(found.spec()))
+    assert f"torch.nn.grad.{name}(" in text
+    x, w, g = torch.randn(2, 4, 6, 7), torch.randn(6, 4, 3, 3), torch.randn(2, 6, 6, 7)
+    expected = getattr(torch.nn.grad, name)(*((x.shape, w) if name == "conv2d_input" else (x, w.shape)), g, padding=1)
+    torch.testing.assert_close(load(text).op(x, w, g), expected)
