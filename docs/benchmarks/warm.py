@@ -16,6 +16,7 @@ import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -27,11 +28,12 @@ from kernelgen.knowledge import shipped  # noqa: E402
 from kernelgen.knowledge.rows import Row  # noqa: E402
 from kernelgen.optimization.bench import families_compiler  # noqa: E402
 from kernelgen.plan import Plan, Schedule  # noqa: E402
-from kernelgen.search.explore import Explorer  # noqa: E402
+from kernelgen.search.explore import START, WARM, Explorer  # noqa: E402
+from kernelgen.search.points import most_like  # noqa: E402
 from kernelgen.search.recorded import Recorded, read  # noqa: E402
 from kernelgen.spec import find_spec, load_spec  # noqa: E402
 from kernelgen.spec.model import Case  # noqa: E402
-from kernelgen.strategies.space import space_of  # noqa: E402
+from kernelgen.strategies.space import ALIKE, KEPT, VARIANT, space_of  # noqa: E402
 
 WITHIN, SHARE = 0.01, 0.4
 """How near the best one is near enough, and the share of the cold evaluations that is aimed at."""
@@ -65,21 +67,16 @@ def problem(path: Path, devices: Sequence[str]) -> tuple[Plan, Case, str]:
     raise SystemExit(f"{path}: is of no case of {name} on {', '.join(devices)}")
 
 
-def places(space: Recorded, schedules: Sequence[Schedule]) -> list[int]:
-    """Where schedules are among the points, those that are there."""
-    names = [axis.name for axis in space.points.axes]
-    texts = {
-        tuple(str(axis.values[code]) for axis, code in zip(space.points.axes, codes, strict=True)): point
-        for point, codes in enumerate(space.points.codes)
-    }
-    cells = [{"variant": one.variant, **{k: str(v) for k, v in one.values}} for one in schedules]
-    found = (texts.get(tuple(cell.get(name, "-") for name in names)) for cell in cells)
+def places(space: Recorded, schedules: Sequence[Schedule], within: float = 0.0) -> list[int]:
+    """Where schedules are among the points, or what is most like them."""
+    cells = [{VARIANT: one.variant, **dict(one.values)} for one in schedules]
+    found = (most_like(space.points, cell, within) for cell in cells)
     return list(dict.fromkeys(point for point in found if point is not None))
 
 
-def evaluations(space: Recorded, seed: int, first: Sequence[int]) -> int:
+def evaluations(space: Recorded, seed: int, first: Sequence[int], least: int) -> int:
     """Until a configuration is near enough."""
-    explorer, count = Explorer(space.points, seed, first), 0
+    explorer, count = Explorer(space.points, seed, tuple(dict.fromkeys(first)), least), 0
     while asked := explorer.ask():
         for point in asked:
             count += 1
@@ -96,9 +93,10 @@ def measured(path: Path, rows: Sequence[Row], seeds: int) -> Found:
     compiler = families_compiler()
     whole = space_of(compiler, plan, compiler.row_of(plan, case), (case,))
     starts = places(space, [whole.schedules[i] for i in whole.starts])
-    known = places(space, others)
-    firsts = starts, list(dict.fromkeys([*starts[:1], *known, *starts]))
-    cold, warm = (statistics.median(evaluations(space, seed, first) for seed in range(seeds)) for first in firsts)
+    known = places(space, others, ALIKE)[:KEPT]
+    both = [one for pair in zip_longest(starts, known) for one in pair if one is not None]
+    cold = statistics.median(evaluations(space, seed, starts, START) for seed in range(seeds))
+    warm = statistics.median(evaluations(space, seed, both, WARM if known else START) for seed in range(seeds))
     return Found(space.name, len(space.points), len(known), cold, warm)
 
 

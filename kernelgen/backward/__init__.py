@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kernelgen.backward.attention import written_out
+from kernelgen.backward.convolution import spread
 from kernelgen.backward.differentiate import gradients
-from kernelgen.backward.joined import joined_files
+from kernelgen.backward.joined import Judged, joined_files
 from kernelgen.backward.parts import partition
 from kernelgen.backward.specs import Derived, derived, saving
 from kernelgen.backward.tape import Tape
@@ -40,7 +41,9 @@ def backward(spec: OperatorSpec, graph: Graph) -> Backward:
     except Refused as refusal:
         place = spec.reference_place
         raise UnsupportedError([Mistake(spec.path, place.line, place.column, f"unsupported: {refusal}")]) from None
-    joined = joined_files(spec, parts, passed, _uniform(tape, found), forward, exact_sizes(graph))
+    joined = joined_files(
+        spec, parts, passed, Judged(tuple(_uniform(tape, found)), exact_sizes(graph), frozenset(spread(graph))), forward
+    )
     parts = (forward, *parts) if forward else parts
     return Backward(parts, {**joined, **{f"{p.folder}/{p.spec.name}.yaml": p.text for p in parts}})
 

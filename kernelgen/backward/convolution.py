@@ -8,7 +8,7 @@ from dataclasses import replace
 from kernelgen.backward.tape import Tape, needed
 from kernelgen.frontend.build import Refused
 from kernelgen.frontend.convolution_gradients import options, written
-from kernelgen.frontend.graph import CALL, Convolution, Graph, Node, Ref
+from kernelgen.frontend.graph import CALL, Convolution, Graph, Node, Ref, seen_through
 
 _FUNCTIONS = ("torch.nn.functional.conv", "torch.nn.grad.conv")
 _THROUGH = ("add", "sub", "round", "reshape")
@@ -85,6 +85,14 @@ def _handing(graph: Graph, i: int) -> int | None:
     first = reader.args[0] == Ref(i) or reader.op == "add"
     hands = reader.op in _THROUGH and first and reader.args.count(Ref(i)) == 1
     return readers[0] if hands and reader.shape == graph.nodes[i].shape else None
+
+
+def spread(graph: Graph) -> set[str]:
+    """The inputs that are weights of transposed convolutions. Whether an infinite one makes NaN of the zeros around an
+    image differs among torch's convolutions, and what follows makes finite differences of that."""
+    weights = [node.operands[1] for node in graph.nodes if node.convolution is not None and node.convolution.transposed]
+    seen = (graph.nodes[seen_through(graph.nodes, i)] for i in weights)
+    return {str(node.attrs[0]) for node in seen if node.op == "input"}
 
 
 def stored(tape: Tape, g: Ref, dtype: str, name: str, kinds: Mapping[str, str]) -> Ref:

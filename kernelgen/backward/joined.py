@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kernelgen.backward.specs import Derived
 from kernelgen.families.line import LINE, fit
+from kernelgen.frontend.convolution_gradients import CALLED
 from kernelgen.render import accuracy_context, operator_context, render
 from kernelgen.spec.model import OperatorSpec, Size, TensorSpec
 from kernelgen.wrapper import allocation
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the test of gradients is told."""
+
+    uniform: tuple[str, ...]
+    """The inputs whose gradient is one number shown everywhere."""
+    counted: Sequence[tuple[Size, int]]
+    """Sizes along which torch rounds its own places, and of how many these are exact (`Graph.rounded`)."""
+    finite: frozenset[str]
+    """The inputs that are no NaN and not infinite."""
 
 
 def joined_files(
     spec: OperatorSpec,
     parts: Sequence[Derived],
     passed: dict[str, str],
-    uniform: Collection[str],
+    judged: Judged,
     forward: Derived | None = None,
-    counted: Sequence[tuple[Size, int]] = (),
 ) -> dict[str, str]:
-    """NAME_autograd.py and NAME_gradients_accuracy.py. `passed`: inputs whose gradient is that of an output; `uniform`:
-    those whose gradient is one number shown everywhere; `forward`: one that saves more than inputs; `counted`: sizes
-    along which torch rounds its own places, and of how many these are exact (`Graph.rounded`)."""
+    """NAME_autograd.py and NAME_gradients_accuracy.py. `passed`: inputs whose gradient is that of an output; `forward`:
+    one that saves more than inputs."""
     made = forward.spec if forward else spec
     whole = _whole(spec, parts, made)
     read = {i.name for i in whole.inputs}
@@ -57,7 +68,7 @@ def joined_files(
     if wanted and spec.accuracy:
         files[f"{spec.name}_gradients_accuracy.py"] = render(
             "gradients_accuracy.py.jinja",
-            **_accuracy(spec, wanted, incoming, uniform, counted),
+            **_accuracy(spec, wanted, incoming, judged),
             multiplied=next(iter(sorted(products)), ""),
             ways=[_part(p.spec) | {"module": f"{p.folder}.{p.spec.name}_baseline"} for p in (forward, *parts)]
             if forward
@@ -65,6 +76,8 @@ def joined_files(
             precision=spec.precision,
             rounded=[o.name for o in spec.outputs],
             any_order=any(not part.spec.deterministic for part in parts),
+            called=any(CALLED in part.spec.reference for part in parts),
+            finite=judged.finite,
         )
     return files
 
@@ -134,19 +147,18 @@ def _accuracy(
     spec: OperatorSpec,
     wanted: list[str],
     incoming: list[str],
-    uniform: Collection[str],
-    counted: Sequence[tuple[Size, int]],
+    how: Judged,
 ) -> dict[str, Any]:
-    own = {t.name: t for t in spec.inputs}
+    own = {t.name: replace(t, role="scale") if t.name in how.finite else t for t in spec.inputs}
     gradients = tuple(TensorSpec(f"grad_{o.name}", o.shape, o.dtype) for o in spec.outputs)
     judged = replace(
         spec,
-        inputs=(*gradients, *spec.inputs),
+        inputs=(*gradients, *own.values()),
         outputs=tuple(TensorSpec(f"grad_{n}", own[n].shape, own[n].dtype) for n in wanted),
     )
     results = [o.name for o in spec.outputs]
-    context = accuracy_context(judged, [f"grad_{n}" for n in uniform])
-    context["operator"] |= {"rounded": dict.fromkeys(counted)}
+    context = accuracy_context(judged, [f"grad_{n}" for n in how.uniform])
+    context["operator"] |= {"rounded": dict.fromkeys(how.counted)}
     return {
         **context,
         "forward": ", ".join(own),

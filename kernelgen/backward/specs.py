@@ -245,7 +245,7 @@ class _Writer:
         return [str(nodes[j].attrs[0]) for j in self._multiplied_nodes() if nodes[j].op == "round"]
 
     def _factors(self) -> set[str]:
-        """The inputs that are needed in the dtype in which products multiply: what these read, be it through views. What
+        """The inputs that are needed in the dtype in which products multiply: what these read, also through views. What
         attention reads beside them it sees through their views."""
         if self.tape.delta is not None and self._multiplies():
             return set(self.nodes.values())

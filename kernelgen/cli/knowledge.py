@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 FILE = "knowledge.sqlite"
 SUGGESTED = 5
-REMEMBERED, FAR = 4, 8.0
-"""Configurations that memory adds to a start, and how far from the problem (`knowledge.patterns`) they may be."""
+REMEMBERED, OF_ONE, FAR = 8, 2, 8.0
+"""Configurations that memory hands to a search, how many of one problem, and how far (`knowledge.patterns`) that may be
+from the plan's."""
 
 app = typer.Typer(
     help="Show and manage what earlier runs measured.", invoke_without_command=True, rich_markup_mode=None,
@@ -98,7 +99,8 @@ def remembered(rows: Sequence[Row], plan: Plan, device: str) -> tuple[Schedule, 
     found = []
     for case in plan.spec.performance:
         near = nearest(rows, plan.family, plan.spec.name, case.label, _dtypes(case), device)
-        found += [(one.distance, one.row.values()) for one in near[:REMEMBERED] if one.distance <= FAR]
+        close = [one for one in near[:REMEMBERED] if one.distance <= FAR]
+        found += [(one.distance, row.values()) for one in close for row in one.fastest[:OF_ONE]]
     return tuple(dict.fromkeys(schedule for _, schedule in sorted(found, key=lambda pair: pair[0])))[:REMEMBERED]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.export import dims
-from kernelgen.frontend.graph import Atom, Convolution, Dim, Node, Ref
+from kernelgen.frontend.graph import Atom, Convolution, Dim, Ref
 from kernelgen.frontend.rule import Refused
 
 OPERATION = "aten.convolution_backward.default"
@@ -15,11 +15,15 @@ OPERATION = "aten.convolution_backward.default"
 shape without memory."""
 
 
+CALLED = "torch.nn.grad.conv"
+"""Of such a call torch may add in any order, so that two calls differ in the last bits."""
+
+
 def written(name: str, rank: int, windows: Convolution) -> str:
     """`torch.nn.grad.conv2d_input({0}.shape, {1}, {2}, padding=1)`, or `conv2d_weight({1}, {0}.shape, {2}, padding=1)`:
     `{0}` has the shape of the result, `{1}` is the other operand of the convolution, `{2}` its result's gradient."""
     first = "{0}.shape, {1}" if name == "input" else "{1}, {0}.shape"
-    return f"torch.nn.grad.conv{rank}d_{name}({first}, {{2}}{options(windows)})"
+    return f"{CALLED}{rank}d_{name}({first}, {{2}}{options(windows)})"
 
 
 def options(windows: Convolution) -> str:
@@ -70,9 +74,3 @@ def _value(values: Mapping[Any, Any], node: Any) -> Ref:
     if not isinstance(found, Ref):
         raise Refused("elements of torch.empty that are never written")
     return found
-
-
-def shape_alone(node: Node) -> tuple[int, ...]:
-    """Which operands of a call are read for their shape alone."""
-    text = str(node.attrs[1])
-    return tuple(i for i in range(len(node.args)) if f"{{{i}}}.shape" in text)

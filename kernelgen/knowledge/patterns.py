@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from kernelgen.knowledge.rows import Row, sizes_of
+from kernelgen.knowledge.rows import Row, named_sizes, sizes_of
 
 OTHER_DTYPE, OTHER_DEVICE, OTHER_OPERATOR = 2.0, 3.0, 1.0
 """How far problems are apart that differ so; sizes that differ by a factor of two are 1 apart."""
@@ -36,11 +36,16 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Near:
-    """A problem that was measured, and the fastest configuration there."""
+    """A problem that was measured."""
 
     distance: float
-    row: Row
+    fastest: tuple[Row, ...]
+    """Its configurations, each once, the fastest first."""
     tried: int
+
+    @property
+    def row(self) -> Row:
+        return self.fastest[0]
 
 
 def patterns(rows: Iterable[Row]) -> list[Pattern]:
@@ -148,14 +153,38 @@ def nearest(rows: Iterable[Row], family: str, operator: str, case: str, dtype: s
         timed = [row for row in group if row.time_us is not None]
         if not timed:
             continue
-        distance = _apart(sizes_of(case), sizes_of(its_case))
+        distance = min(_apart(sizes_of(case), sizes_of(its_case)), _apart_by_name(case, its_case))
         distance += OTHER_DTYPE * (group[0].dtype != dtype) + OTHER_DEVICE * (its_device != device)
         distance += OTHER_OPERATOR * (its_operator != operator)
-        found.append(Near(distance, min(timed, key=lambda row: row.time_us or math.inf), len(group)))
+        ranked = sorted(timed, key=lambda row: row.time_us or math.inf)
+        each = {(row.variant, row.schedule): row for row in reversed(ranked)}
+        found.append(Near(distance, tuple(sorted(each.values(), key=ranked.index)), len(group)))
     return sorted(found, key=lambda near: near.distance)
 
 
 def _apart(a: Sequence[int], b: Sequence[int]) -> float:
     """Powers of two between two lists of sizes, the last ones against one another first; one that is missing is 1."""
     pairs = zip_longest(reversed(a), reversed(b), fillvalue=1)
-    return math.fsum(abs(math.log2(max(x, 1) / max(y, 1))) for x, y in pairs)
+    return math.fsum(_powers(x, y) for x, y in pairs)
+
+
+NOT_SHARED = 0.5
+"""Of a size that one of two problems has, beside how far it is from the nearest size of the other."""
+
+
+def _apart_by_name(a: str, b: str) -> float:
+    """The same between sizes of one name; one that the other has not is often another name of one that it has: `L=4096`
+    keys of `S=4096` queries."""
+    first, second = named_sizes(a), named_sizes(b)
+    shared = first.keys() & second.keys()
+    total = math.fsum(_powers(first[name], second[name]) for name in shared)
+    for own, other in ((first, second), (second, first)):
+        for name in own.keys() - shared:
+            total += NOT_SHARED + min(
+                (_powers(own[name], size) for size in other.values()), default=_powers(own[name], 1)
+            )
+    return total
+
+
+def _powers(x: int, y: int) -> float:
+    return abs(math.log2(max(x, 1) / max(y, 1)))

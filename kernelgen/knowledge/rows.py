@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -88,6 +89,13 @@ class Row:
 def sizes_of(case: str) -> tuple[int, ...]:
     """The numbers in a case's shapes, in their order."""
     return tuple(int(number) for number in re.findall(r"(?<![\w.])\d+(?![\w.])", DTYPE.sub("", case)))
+
+
+def named_sizes(case: str) -> dict[str, int]:
+    """The sizes in a case's label by name; what leads, `[8, 2048]`, as one of the name "..."."""
+    found = {name: int(number) for name, number in re.findall(r"(\w+)=(\d+)", case)}
+    leading = re.match(r"\[([\d, ]*)\]", case)
+    return {"...": math.prod(map(int, re.findall(r"\d+", leading[1]))), **found} if leading else found
 
 
 def of_run(folder: Path) -> Iterator[Row]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,10 @@ Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]
 
 Value = int | float | str | bool
+ABSENT = "-"
+"""Stands for the value of an axis that a variant does not have."""
+OTHER, HAS_NONE = 0.5, 0.25
+"""How far apart are two values of an axis without an order, and a value from none."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,37 @@ class Points:
     def neighbours(self, point: int) -> Places:
         """The points that differ from one in a single axis."""
         return np.flatnonzero((self.codes != self.codes[point]).sum(axis=1) == 1)
+
+
+def most_like(points: Points, wanted: Mapping[str, Value], within: float) -> int | None:
+    """The point most like a configuration that may not be among them: powers of two apart on axes of numbers, OTHER
+    on any other axis, HAS_NONE where one of the two has no such axis. None: all are more than `within` away."""
+    if not len(points):
+        return None
+    apart = np.zeros(len(points))
+    for j, axis in enumerate(points.axes):
+        each = np.array([_apart(value, wanted.get(axis.name, ABSENT)) for value in axis.values])
+        apart += each[points.codes[:, j]]
+    found = int(apart.argmin())
+    return found if apart[found] <= within else None
+
+
+def _apart(a: Value, b: Value) -> float:
+    if str(a) == str(b):
+        return 0.0
+    if ABSENT in (a, b):
+        return HAS_NONE
+    numbers = [number for value in (a, b) if (number := _number(value)) is not None]
+    return abs(math.log2(numbers[0] / numbers[1])) if len(numbers) == 2 else OTHER
+
+
+def _number(value: Value) -> float | None:
+    """A number above 0, also where a file has it as text."""
+    try:
+        number = 0.0 if isinstance(value, bool) else float(value)
+    except ValueError:
+        return None
+    return number if number > 0 else None
 
 
 def _ordered(values: Sequence[Value]) -> tuple[Value, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle, islice, zip_longest
 
 from kernelgen.plan import Schedule
-from kernelgen.search.explore import BATCH, Explorer
+from kernelgen.search.explore import BATCH, START, Explorer
 from kernelgen.search.racing import STAGES
 from kernelgen.strategies.context import Context, Proposal
 from kernelgen.strategies.space import Space
@@ -27,9 +27,11 @@ class Row:
         first: Sequence[Schedule] = (),
         listed: Sequence[Schedule] | None = None,
         each: bool = False,
+        least: int = START,
     ) -> None:
-        """`first`: measured before the search chooses; `listed`: these alone are measured, and nothing is searched;
-        `each`: every second batch looks for what is fastest on one of the cases, which take turns, for a table of them.
+        """`first`: measured before the search chooses, with what is drawn `least` in all; `listed`: these alone are
+        measured, and nothing is searched; `each`: every second batch looks for what is fastest on one of the cases,
+        which take turns, for a table of them.
         """
         self.row = row
         self.cases = frozenset(case.label for case in context.bound(row))
@@ -42,7 +44,7 @@ class Row:
         self._place = {schedule: i for i, schedule in enumerate(space.schedules)}
         self._left = iter(listed or ())
         known = tuple(dict.fromkeys(self._place[schedule] for schedule in first if schedule in self._place))
-        self._explorer = Explorer(space.points(), row, known) if listed is None else None
+        self._explorer = Explorer(space.points(), row, known, least) if listed is None else None
 
     def next(self, context: Context, count: int) -> list[Schedule]:
         """Legal schedules that nobody tried, at most so many."""

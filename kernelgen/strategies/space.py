@@ -11,15 +11,13 @@ from itertools import chain, product
 from math import prod
 
 from kernelgen.plan import Parameter, Plan, Scalar, Schedule, TableRow
-from kernelgen.search.points import Points
+from kernelgen.search.points import ABSENT, Points, most_like
 from kernelgen.spec.model import Case
 from kernelgen.strategies.context import Compiler
 
 MOST = 50_000
 """Legal schedules that are enumerated; of more a sample is drawn."""
 VARIANT = "variant"
-ABSENT = "-"
-"""Stands for the value of an axis that a variant does not have."""
 ONE_OF_EQUALS = "prints the same kernel as another value"
 
 Wanted = Mapping[str, frozenset[Scalar]]
@@ -62,6 +60,23 @@ class Space:
             [s.variant, *(values.get(n, ABSENT) for n in names)] for s in self.schedules for values in [dict(s.values)]
         ]
         return Points.of_rows([VARIANT, *names], rows)
+
+
+ALIKE, KEPT = 2.0, 4
+"""How far from a remembered schedule a legal one may be, and how many a search begins with: on the recorded spaces more
+of them cost more than they brought."""
+
+
+def alike(space: Space, remembered: Iterable[Schedule]) -> list[Schedule]:
+    """The legal schedules most like what was fastest elsewhere: other sizes make other schedules legal."""
+    points, found = space.points(), dict[Schedule, None]()
+    for one in remembered:
+        if (
+            len(found) < KEPT
+            and (i := most_like(points, {VARIANT: one.variant, **dict(one.values)}, ALIKE)) is not None
+        ):
+            found[space.schedules[i]] = None
+    return list(found)
 
 
 def axes_of(compiler: Compiler, plan: Plan, row: int, cases: tuple[Case, ...]) -> dict[str, Axes]:

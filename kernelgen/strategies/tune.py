@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 from kernelgen.errors import UsageError
 from kernelgen.plan import Schedule
-from kernelgen.search.explore import BATCH
+from kernelgen.search.explore import BATCH, START, WARM
 from kernelgen.strategies.context import Context, Proposal, changes
 from kernelgen.strategies.searching import Row, Search, bound_rows
 from kernelgen.strategies.short import ladder, parse, restriction, short
-from kernelgen.strategies.space import Space, axes_of, space_of
+from kernelgen.strategies.space import Space, alike, axes_of, space_of
 
 NAME = "tune"
 SEARCHED, EVERY, LADDER = "tune", "all", "prog"
@@ -39,7 +41,9 @@ def _row(context: Context, row: int) -> Row:
     space = _space(context, row)
     asked = listed(context, row, space)
     starts = [space.schedules[i] for i in space.starts]
-    return Row(context, row, space, [*starts[:1], *context.tuning.remembered, *starts], asked, each=True)
+    known = alike(space, context.tuning.remembered)
+    first = [one for pair in zip_longest(starts, known) for one in pair if one is not None]
+    return Row(context, row, space, first, asked, each=True, least=WARM if known else START)
 
 
 def _proposal(context: Context, row: Row, schedule: Schedule) -> Proposal:
