@@ -10,7 +10,7 @@ from functools import reduce
 
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.build import Builder, converted
-from kernelgen.frontend.graph import DOT, REDUCTIONS, SCANS, SCATTERS, Arg, Dim, Ref, SizeOf, same_size
+from kernelgen.frontend.graph import CALL, DOT, REDUCTIONS, SCANS, SCATTERS, Arg, Dim, Ref, SizeOf, same_size
 from kernelgen.frontend.indices import Condition, Expr
 from kernelgen.frontend.moves import axes
 from kernelgen.frontend.reductions import mean_of
@@ -97,7 +97,8 @@ def _is_long(b: Builder, x: Ref, kernel: list[int]) -> bool:
 
 
 def _taps_of(b: Builder, node: int) -> int:
-    """How many elements of other places a value is computed from, element by element."""
+    """How many elements of other places a value is computed from, element by element: of one that is computed there
+    itself, all that it is computed from."""
     found, waiting, seen = 0, [node], set()
     while waiting:
         i = waiting.pop()
@@ -105,10 +106,22 @@ def _taps_of(b: Builder, node: int) -> int:
             continue
         seen.add(i)
         if b.nodes[i].op == "index":
-            found += 1
+            found += _loads_of(b, b.nodes[i].operands[0])
         elif b.nodes[i].op not in (*REDUCTIONS, *SCANS, *SCATTERS, DOT):
             waiting += [a.node for a in b.nodes[i].args if isinstance(a, Ref)]
     return found
+
+
+def _loads_of(b: Builder, node: int) -> int:
+    """How many values in memory an element is computed from: of a softmax, itself and two of its row."""
+    found, waiting = set(), [node]
+    while waiting:
+        i = waiting.pop()
+        if b.nodes[i].op in ("input", "index", CALL, *REDUCTIONS, *SCANS, *SCATTERS, DOT):
+            found.add(i)
+        else:
+            waiting += b.nodes[i].operands
+    return len(found)
 
 
 def _floats(b: Builder, x: Ref) -> None:
