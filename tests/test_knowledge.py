@@ -337,3 +337,20 @@ def test_what_is_no_row_is_not_imported(line: str, message: str, tmp_path: Path)
     (tmp_path / "rows.jsonl").write_text(line)
     cache = {"XDG_CACHE_HOME": str(tmp_path.parent / "none")}
     assert message in refused("knowledge", "import", "rows.jsonl", cwd=tmp_path, **cache)
+
+
+def test_sizes_of_one_name_make_problems_near_whatever_else_has_a_size() -> None:
+    rows = [replace(ROW, operator="attention_causal", case=f"B=4 H=32 S=4096 D={d} float16") for d in (64, 128)]
+    found = nearest(rows, ROW.family, "attention", "B=4 H=32 S=4096 D=64 L=4096 E=64 float16", "float16", ROW.device)
+    assert [(one.row.case.split()[3], one.distance) for one in found] == [("D=64", 2.0), ("D=128", 4.0)]
+
+
+def test_the_fastest_configurations_of_a_problem_are_each_there_once() -> None:
+    rows = [
+        replace(ROW, schedule=f'{{"BLOCK": {block}}}', time_us=time)
+        for block, time in ((64, 3.0), (128, 2.0), (64, 1.0), (256, 4.0))
+    ]
+    (found,) = nearest(rows, ROW.family, ROW.operator, ROW.case, ROW.dtype, ROW.device)
+    assert [(row.schedule, row.time_us) for row in found.fastest] == [
+        ('{"BLOCK": 64}', 1.0), ('{"BLOCK": 128}', 2.0), ('{"BLOCK": 256}', 4.0)
+    ]  # fmt: skip

@@ -15,8 +15,8 @@ from cli_process import kernelgen, refused
 
 from kernelgen.errors import UsageError
 from kernelgen.search import racing, replay
-from kernelgen.search.explore import START, Explorer
-from kernelgen.search.points import Points
+from kernelgen.search.explore import START, WARM, Explorer
+from kernelgen.search.points import Points, most_like
 from kernelgen.search.recorded import Recorded, read
 from kernelgen.search.smooth import Smooth
 from kernelgen.search.trees import grow
@@ -199,3 +199,23 @@ def test_the_command_prints_a_row_a_space(tmp_path: Path) -> None:
 )
 def test_mistakes_on_the_command_line(arguments: tuple[str, ...], line: str, tmp_path: Path) -> None:
     assert refused("tune", *arguments, cwd=tmp_path) == f"error: {line}"
+
+
+def test_what_is_most_like_a_configuration_differs_least_and_may_be_too_far() -> None:
+    points = Points.of_rows(
+        ["variant", "BLOCK", "stages", "keep"],
+        [["row", 64, "-", True], ["loop", 64, 1, True], ["loop", 256, 3, True], ["loop", 256, 3, False]],
+    )
+    wanted = {"variant": "loop", "BLOCK": 128, "stages": 3, "keep": False}
+    assert most_like(points, wanted, within=2.0) == 3
+    assert most_like(points, {**wanted, "keep": True}, within=2.0) == 2
+    assert most_like(points, {**wanted, "BLOCK": 4096}, within=2.0) is None
+    assert most_like(points, {"variant": "row", "BLOCK": 64, "keep": True}, within=0.0) == 0
+    assert most_like(Points.of_rows(["BLOCK"], []), wanted, within=2.0) is None
+
+
+def test_a_search_that_knows_where_to_begin_draws_fewer_points() -> None:
+    points = Points.of_rows(["BLOCK"], [[2**i] for i in range(20)])
+    cold, warm = Explorer(points, 0, (3,)), Explorer(points, 0, (3,), WARM)
+    assert len(cold.ask(100)) == START
+    assert len(warm.ask(100)) == WARM

@@ -107,7 +107,7 @@ def space(variant: str) -> tuple[Parameter, ...]:
     group = "rows of tiles whose programs run one after the other, so that they share columns in L2"
     found.append(Parameter("GROUP_M", (1, 4, 8, 16), "grid_config", "constexpr", group))
     if variant == SPLIT:
-        splits = Parameter("SPLITS", (1, 2, 4, 8, 16), "grid_config", "constexpr", "programs that sum one tile")
+        splits = Parameter("SPLITS", (1, 2, 4, 8, 16, 32, 64), "grid_config", "constexpr", "programs that sum one tile")
         found.append(splits)
     if variant in (BOXES, WRITTEN):
         persistent = "persistent: one program per SM, which loops over tiles"
