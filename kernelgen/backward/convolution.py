@@ -34,20 +34,29 @@ def narrowed(graph: Graph) -> dict[int, tuple[str, str]]:
         while at is not None:
             last, at = at, _handing(graph, at)
             if at is None:
-                found[last] = str(node.attrs[0]), f"grad_{node.name or 'convolved'}"
+                found[last] = str(node.attrs[0]), f"grad_{node.name}"
     return found
 
 
+def named(graph: Graph) -> Graph:
+    """The graph with a name for every convolution, by which its gradient is called too."""
+    unnamed = [i for i, node in enumerate(graph.nodes) if is_convolution(node) and node.name is None]
+    names = {i: "convolved" if len(unnamed) == 1 else f"convolved_{n}" for n, i in enumerate(unnamed, start=1)}
+    nodes = tuple(replace(node, name=names.get(i, node.name)) for i, node in enumerate(graph.nodes))
+    return replace(graph, nodes=nodes) if names else graph
+
+
 def results(tape: Tape, graph: Graph) -> dict[int, Ref]:
-    """The values that outputs hold, or what a convolution reads, where nobody computes twice what needs one."""
+    """The values that outputs hold as torch computed them, and of what is bounded what a convolution reads, where
+    nobody computes twice what needs one. One that the reference rounds afterwards says too little: where tanh is nearly
+    1, its rounding is all of 1 - tanh * tanh."""
     found: dict[int, Ref] = {}
     if any(map(is_convolution, graph.nodes)):
         for i in _read(graph):
-            found |= {j: Ref(i) for j in graph.nodes[i].operands}
+            found |= {j: Ref(i) for j in graph.nodes[i].operands if graph.nodes[j].op in ("maximum", "minimum")}
         for output in graph.outputs:
-            stored = tape.input(output.name, graph.nodes[output.node].shape, "float")
-            whole = graph.nodes[output.node]
-            found |= dict.fromkeys((output.node, *(whole.operands if whole.op == "round" else ())), stored)
+            if graph.nodes[output.node].op != "round":
+                found[output.node] = tape.input(output.name, graph.nodes[output.node].shape, "float")
     return found
 
 
@@ -63,7 +72,8 @@ def save(tape: Tape, graph: Graph, found: Mapping[str, Ref]) -> None:
     below = set(needed(tape, targets, {}))
     if not any(is_convolution(graph.nodes[i]) for i in below if i < tape.first):
         return
-    saved = {i: str(graph.nodes[i].attrs[0]) for i in _read(graph) if i in below}
+    convolved = {i for i in below if any(is_convolution(tape.nodes[j]) for j in needed(tape, [i], {}))}
+    saved = {i: str(graph.nodes[i].attrs[0]) for i in _read(graph) if i in convolved}
     left = [i for i in needed(tape, targets, saved) if i < tape.first and is_convolution(graph.nodes[i])]
     tape.saved |= saved | {i: str(graph.nodes[i].attrs[0]) for i in left}
     tape.forward = {output.name: output.node for output in graph.outputs}
@@ -73,7 +83,6 @@ def save(tape: Tape, graph: Graph, found: Mapping[str, Ref]) -> None:
             (source,) = node.operands
             tape.nodes[i] = replace(node, name=tape.nodes[source].name)
             tape.nodes[source] = replace(tape.nodes[source], name=None)
-        tape.call(Ref(i), "convolved")
 
 
 def _handing(graph: Graph, i: int) -> int | None:
@@ -147,4 +156,6 @@ def _call(tape: Tape, node: Node, operands: tuple[Ref, ...], text: str, like: Re
     for new, old in enumerate(i for i in range(len(operands)) if f"{{{i}}}" in text):
         text = text.replace(f"{{{old}}}", f"{{{new}}}")
     attrs = (str(node.attrs[0]), text, "gradient")
-    return tape.torch_call(tuple(used), tape.node(like).shape, attrs)
+    made = tape.torch_call(tuple(used), tape.node(like).shape, attrs)
+    tape.hints.setdefault(made.node, "part")
+    return made

@@ -35,7 +35,7 @@ def gradients(
 
     The gradients of outputs are inputs called grad_OUTPUT. Raises Refused where an operation has no derivative here.
     """
-    graph = named(graph) if attended is None else graph
+    graph = convolution.named(named(graph)) if attended is None else graph
     tape = Tape(graph)
     active, dtypes = _active(spec, graph), {t.name: t.dtype for t in spec.inputs}
     flowing: dict[int, list[Ref]] = {}

@@ -55,9 +55,11 @@ class Source:
         reserved: Iterable[str],
         narrow: Iterable[int] = (),
         kinds: Mapping[str, str] | None = None,
+        as_called: Iterable[int] = (),
     ) -> None:
         """`narrow`: what is given in a dtype in which it is multiplied, and in float32 used otherwise; `kinds`: the
-        dtypes that products round to, as they are written."""
+        dtypes that products round to, as they are written; `as_called`: outputs in the dtype of a call of torch's."""
+        self.as_called = frozenset(as_called)
         self.tape, self.sizes, self.given = tape, sizes, given
         self.narrow = set(narrow)
         self.kinds = kinds or {}
@@ -89,7 +91,7 @@ class Source:
     def _is_rounded(self, i: int) -> bool:
         """Whether an output is in the dtype in which products multiply it."""
         node = self.tape.nodes[i]
-        return (node.op == "round" or convolves(node)) and str(node.attrs[0]) in self.kinds
+        return (node.op == "round" or i in self.as_called) and str(node.attrs[0]) in self.kinds
 
     def _is_plain(self, i: int) -> bool:
         """Whether a value is written wherever it is used: one that only looks at another, unless that is long."""
@@ -299,15 +301,19 @@ class Source:
     def _call(self, i: int, node: Node) -> ast.expr:
         """A call of torch's, as a search or a convolution is, of what the forward calls it with."""
         multiplies = convolves(node)
+        as_they_are = multiplies and str(node.attrs[0]) in self.kinds
 
         def operand(found: re.Match[str]) -> str:
             arg = node.args[int(found[1])]
-            return _unparsed(self._factor(arg) if multiplies and isinstance(arg, Ref) else self._arg(arg))
+            if isinstance(arg, Ref) and found.string.startswith(".shape", found.end()):  # whatever it is rounded to
+                rounded = self.tape.node(arg)
+                return _unparsed(self.value(rounded.operands[0] if rounded.op == "round" else arg.node))
+            return _unparsed(self._factor(arg) if as_they_are and isinstance(arg, Ref) else self._arg(arg))
 
         text = re.sub(r"\{(\d+)\}", operand, str(node.attrs[1])).replace("torch.nn.functional.", "F.")
         made = ast.parse(text, mode="eval").body
         is_stored = i in self.outputs and self._is_rounded(i)
-        return _method(made, "float") if multiplies and self.narrow and not is_stored else made
+        return _method(made, "float") if as_they_are and not is_stored else made
 
     def _scatter(self, node: Node) -> ast.expr:
         """What is added to zeros: rows by an index of one dimension, or every element by its own."""

@@ -168,7 +168,9 @@ class _Writer:
     def _summary(self) -> str:
         names = [n for n, _ in self.part.gradients]
         if self.part.results:
-            return f"{self.spec.name} with the logsumexp of its scores, which its gradients need"
+            kept = " and ".join(t.name for t in self.saved.values())
+            kept = "the logsumexp of its scores" if self.tape.delta is not None else kept
+            return f"{self.spec.name} with {kept}, which its gradients need"
         what = f"the gradient of {' and of '.join(names)}" if names else "the values per row that its gradients need"
         return f"Backward of {self.spec.name}: {what}"
 
@@ -179,11 +181,12 @@ class _Writer:
         reserved = ["torch", "F", "math", "dtype", self.name]
         factors = self._factors()
         narrow = [i for i, name in self.nodes.items() if name in self._wide() and name in factors]
-        source = Source(self.tape, sizes, self.nodes, reserved, narrow, kinds)
+        called = self._as_called()
+        source = Source(self.tape, sizes, self.nodes, reserved, narrow, kinds, called)
         source.write({**results, **{i: t.name for i, t in self.saved.items()}})
         nodes = self.tape.nodes
-        rounded = {t.name for i, t in self.saved.items() if nodes[i].op == "round" or convolves(nodes[i])}
-        rounded |= {f"grad_{n}" for n, i in self.part.gradients if convolves(nodes[i])}
+        rounded = {t.name for i, t in self.saved.items() if nodes[i].op == "round" or i in called}
+        rounded |= {f"grad_{n}" for n, i in self.part.gradients if i in called}
         rounded |= {n for n, i in self.part.results if nodes[i].op == "round"}
         narrowed = {t.name: kinds[t.dtype] for t in self.outputs if t.dtype in kinds and t.name not in rounded}
         returned = [
@@ -192,6 +195,14 @@ class _Writer:
         lines = [*body, *source.lines, f"return {', '.join(text for _, text in returned)}"]
         head = f"def {self.name}({', '.join(t.name for t in self.inputs)}):"
         return "\n".join([head, *map(laid_out, lines)])
+
+    def _as_called(self) -> set[int]:
+        """The outputs that calls of torch's give in the dtype that is declared."""
+        dtypes = {t.name: t.dtype for t in self.outputs}
+        made = {i: dtypes[t.name] for i, t in self.saved.items()}
+        made |= {i: dtypes[f"grad_{n}"] for n, i in self.part.gradients}
+        nodes = self.tape.nodes
+        return {i for i, dtype in made.items() if convolves(nodes[i]) and nodes[i].attrs[0] == dtype}
 
     def _forward_first(self) -> list[TensorSpec]:
         """The inputs, those of the forward before gradients: what sizes and dtypes are read from."""

@@ -50,6 +50,7 @@ def gradient(
     if not all(isinstance(n, int) for each in (*numbers, (groups,)) for n in each):
         raise Refused(f"torch.nn.grad.conv{rank}d_{name} whose {_NOT_NUMBERS}")
     windows = Convolution(numbers[0], numbers[1], numbers[1], numbers[2], groups)
+    _check(f"conv{rank}d_{name}", windows, *(node.meta["val"].shape[2:] for node in (given, weight, grad)))
     operands = (_of_shape(b, shape, f"conv{rank}d_{name}"), _value(values, other), _value(values, grad))
     dtype = str(grad.meta["val"].dtype).removeprefix("torch.")
     if str(other.meta["val"].dtype).removeprefix("torch.") != dtype:
@@ -61,12 +62,28 @@ def gradient(
 _NOT_NUMBERS = "stride, padding, dilation or groups are no numbers"
 
 
+def _check(function: str, windows: Convolution, given: Any, window: Any, grad: Any) -> None:
+    """Refuse a gradient that is of no result of the convolution, at the sizes of the trace: torch says so when it runs,
+    and not before. `given`, `window`, `grad`: sizes in space."""
+    sizes = ([_traced(n) for n in each] for each in (given, window, grad))
+    how = windows.stride, windows.padding, windows.dilation
+    for n, k, m, stride, padding, dilation in zip(*sizes, *how, strict=True):
+        made = (n + 2 * padding - dilation * (k - 1) - 1) // stride + 1
+        if made != m:
+            raise Refused(f"torch.nn.grad.{function} of a gradient of {m} places (the convolution of {n} gives {made})")
+
+
+def _traced(size: Any) -> int:
+    """What a size is in the trace."""
+    return int(size.node.hint if type(size).__name__ == "SymInt" else size)
+
+
 def _of_shape(b: Builder, shape: Sequence[Dim], function: str) -> Ref:
     """An input of a shape."""
     for i, node in enumerate(b.nodes):
         if node.op == "input" and node.shape == tuple(shape):
             return Ref(i)
-    raise Refused(f"torch.nn.grad.{function} of a shape that no input has")
+    raise Refused(f"torch.nn.grad.{function} of a shape that no input has (add one with `role: like`)")
 
 
 def _value(values: Mapping[Any, Any], node: Any) -> Ref:

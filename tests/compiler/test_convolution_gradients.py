@@ -10,10 +10,10 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from references import Sample, load, plan_of, sample
-from test_backward import RANDOM, check, derived, references
+from test_backward import RANDOM, check, composed, derived, references
 
 from kernelgen.errors import UnsupportedError
-from kernelgen.render import triton_source
+from kernelgen.render import baseline_source, triton_source
 from kernelgen.spec import load_spec
 
 SPECS = Path(__file__).parents[2] / "specs"
@@ -36,6 +36,12 @@ FORMS = {
     ),
     "a linear layer after it": of(
         "y = torch.relu(F.conv2d(x, w, padding=1)).mean((2, 3))\nreturn F.linear(y, v)", {**IMAGE, "v": "5 6"}, "B 5"
+    ),
+    "what is padded before": of("return F.gelu(F.conv2d(F.pad(x, (1, 2)), w))", IMAGE, "B 6 4 8"),
+    "the weights of two": of(
+        "return torch.tanh(F.conv2d(x, w, padding=1)) * torch.sigmoid(F.conv2d(x, w, padding=2, dilation=2))",
+        IMAGE,
+        "B 6 6 7",
     ),
     "scaled by channel": of("return torch.tanh(F.conv2d(x, w) * s)", {**IMAGE, "s": "6 1 1"}, "B 6 4 5"),
 }
@@ -102,6 +108,45 @@ def test_what_relu_gave_says_where_its_gradient_flows() -> None:
         "    grad_weight = torch.nn.grad.conv2d_weight(x, weight.shape, grad_y, padding=1)",
         "    return grad_x, grad_weight, grad_bias.to(dtype)",
     ]
+
+
+def test_a_result_that_is_rounded_afterwards_says_too_little() -> None:
+    """Of tanh of float32 near 1, what float16 holds of it leaves nothing right of 1 - tanh * tanh."""
+    scaled = {"x": "B 4 6 7", "w": "6 4 3 3", "s": "6 1 1: float32"}
+    found = sample("return torch.tanh(F.conv2d(x, w) * s).to(x.dtype)", scaled, {"out": "B 6 4 5"})
+    *_, part = derived(found.spec()).parts
+    assert "out" not in [t.name for t in part.spec.inputs]
+    found = sample("return torch.tanh(F.conv2d(x, w))", IMAGE, {"out": "B 6 4 5"})
+    assert "out" in [t.name for t in derived(found.spec()).parts[-1].spec.inputs]
+
+
+@pytest.mark.parametrize(
+    ("lines", "weight", "kinds"),
+    [
+        ("F.conv2d(x, w.half(), padding=1)", "6 4 3 3: float32", ["torch.float16", "torch.float32"]),
+        ("F.conv2d(x.float(), w, padding=1).half()", "6 4 3 3: float32", ["torch.float16", "torch.float32"]),
+    ],
+)
+def test_operands_that_are_cast_get_gradients_of_their_own_dtypes(lines: str, weight: str, kinds: list[str]) -> None:
+    inputs = {"x": "B 4 6 7: float16", "w": weight}
+    spec = sample(f"return torch.relu({lines})", inputs, {"out": "B 6 6 7: float16"}).spec()
+    given = torch.randn(2, 4, 6, 7).half(), torch.randn(6, 4, 3, 3)
+    run = composed(derived(spec), spec)
+    x, w = (t.requires_grad_() for t in given)
+    load(baseline_source(spec)).reference(x, w).sum().backward()
+    with torch.no_grad():
+        found = run({"x": x, "w": w, "grad_out": torch.ones(2, 6, 6, 7).half()})
+    for name, leaf in (("x", x), ("w", w)):
+        got = found[f"grad_{name}"]
+        torch.testing.assert_close(got, leaf.grad, atol=0.02, rtol=0.02)
+    assert [str(found[f"grad_{n}"].dtype) for n in "xw"] == kinds
+
+
+def test_a_gradient_of_another_convolution_is_refused_where_it_stands() -> None:
+    inputs = {**IMAGE, "g": "B 6 6 7"}
+    found = of("return torch.nn.grad.conv2d_weight(x, w.shape, g * 2.0) * 0.5", inputs, "6 4 3 3")
+    with pytest.raises(UnsupportedError, match="conv2d_weight of a gradient of 6 places"):
+        plan_of(found.spec())
 
 
 def test_a_forward_saves_what_would_be_convolved_again_and_nothing_else() -> None:
