@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kernelgen.backward.attention import written_out
-from kernelgen.backward.convolution import spread
+from kernelgen.backward.convolution import is_convolution, spread
 from kernelgen.backward.differentiate import gradients
 from kernelgen.backward.joined import Judged, joined_files
 from kernelgen.backward.parts import partition
@@ -41,9 +41,13 @@ def backward(spec: OperatorSpec, graph: Graph) -> Backward:
     except Refused as refusal:
         place = spec.reference_place
         raise UnsupportedError([Mistake(spec.path, place.line, place.column, f"unsupported: {refusal}")]) from None
-    joined = joined_files(
-        spec, parts, passed, Judged(tuple(_uniform(tape, found)), exact_sizes(graph), frozenset(spread(graph))), forward
+    judged = Judged(
+        tuple(_uniform(tape, found)),
+        exact_sizes(graph),
+        frozenset(spread(graph)),
+        any(map(is_convolution, graph.nodes)),
     )
+    joined = joined_files(spec, parts, passed, judged, forward)
     parts = (forward, *parts) if forward else parts
     return Backward(parts, {**joined, **{f"{p.folder}/{p.spec.name}.yaml": p.text for p in parts}})
 

@@ -24,6 +24,8 @@ class Judged:
     """Sizes along which torch rounds its own places, and of how many these are exact (`Graph.rounded`)."""
     finite: frozenset[str]
     """The inputs that are no NaN and not infinite."""
+    convolves: bool
+    """Whether there are convolutions, between which torch stores what its gradients are computed from too."""
 
 
 def joined_files(
@@ -71,8 +73,9 @@ def joined_files(
             **_accuracy(spec, wanted, incoming, judged),
             multiplied=next(iter(sorted(products)), ""),
             ways=[_part(p.spec) | {"module": f"{p.folder}.{p.spec.name}_baseline"} for p in (forward, *parts)]
-            if forward
+            if forward and not judged.convolves
             else [],
+            convolves=judged.convolves,
             precision=spec.precision,
             rounded=[o.name for o in spec.outputs],
             any_order=any(not part.spec.deterministic for part in parts),
