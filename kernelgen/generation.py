@@ -174,7 +174,8 @@ def with_precision(text: str, path: str, precision: str) -> tuple[str, str]:
         return precise, ""
     except SpecError as error:
         if error.mistakes[0].line == spec.precision_place.line:
-            said = "not all that is multiplied here are float32 matrices, by kernels"
+            said = error.mistakes[0].message.partition(f"precision: {precision} multiplies ")[2]
+            said = said or "not all that is multiplied here are float32 matrices, by kernels"
             return text, f"precision: {precision} is left out: {said}"
         raise
     return precise, ""

@@ -85,3 +85,46 @@ def test_a_kernel_of_int4_says_what_is_wrong_with_what_it_is_given(tmp_path: Pat
         called(255, 2, 5)
     with pytest.raises(ValueError, match=r"scale.shape\[1\] must equal packed.shape\[1\], got shapes \(2, 6\)"):
         called(256, 2, 6)
+
+
+ATTENTION = """\
+name: long_heads
+inputs:
+  - {name: q, shape: [B, H, S, D], dtype: T}
+  - {name: k, shape: [B, H, S, D], dtype: T}
+  - {name: v, shape: [B, H, S, D], dtype: T}
+outputs:
+  - {name: out, shape: [B, H, S, D], dtype: T}
+dtypes: {T: [float32, float16]}
+precision: tf32x3
+reference: |
+  def long_heads(q, k, v):
+      return F.scaled_dot_product_attention(q, k, v)
+performance:
+  shapes: [{B: 1, H: 2, S: 64, D: 1024}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "refused"),
+    [
+        (("", ""), True), (("D: 1024", "D: 256"), False), (("tf32x3", "ieee"), False),
+        (("  shapes:", "  dtypes: {T: [float16]}\n  shapes:"), False),
+    ],
+)  # fmt: skip
+def test_heads_too_long_for_matrix_units_are_no_products_of_tf32(change: tuple[str, str], refused: bool) -> None:
+    spec = parse_spec(ATTENTION.replace(*change) if change[0] else ATTENTION, "long_heads.yaml")
+    if not refused:
+        assert generation.lowered(spec)
+        return
+    with pytest.raises(
+        SpecError, match="multiplies heads of up to 256 elements, and heads of 1024 are timed"
+    ) as caught:
+        generation.lowered(spec)
+    assert caught.value.mistakes[0].line == 9
+    text = ATTENTION.replace("precision: tf32x3\n", "")
+    assert generation.with_precision(text, "long_heads.yaml", "tf32x3") == (
+        text,
+        "precision: tf32x3 is left out: heads of up to 256 elements, and heads of 1024 are timed "
+        "(without it torch's attention is called; ieee keeps all bits, slowly)",
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
 
 from kernelgen.families.access import Access, Extent
 from kernelgen.families.attention.lowering import SCALARS, TilesBody
@@ -344,6 +345,14 @@ _AS_TORCHS = (
     "float32 products of attention are three TF32 products, which keep float32 precision, as in torch's, and full "
     "precision beyond heads of 256 elements; one where torch.backends.cuda.matmul.fp32_precision is tf32"
 )
+
+
+def longest_head(spec: OperatorSpec, body: TilesBody) -> int:
+    """The elements of the longest heads that are timed in float32; 0 where none are."""
+    timed = [case for case in spec.performance if case.dtype(multiplied_dtype(body)) == "float32"]
+    shapes = [tuple(str(body.lowered.space.axes[a]) for a in body.extent(name).axes) for name in "de"]
+    lengths = [[int(n) if n.isdigit() else dict(case.sizes)[n] for n in one] for case in timed for one in shapes]
+    return max((prod(n for n in one if isinstance(n, int)) for one in lengths), default=0)
 
 
 def said_of_products(spec: OperatorSpec, body: TilesBody) -> list[str]:
