@@ -186,3 +186,10 @@ def test_a_reference_may_call_them_itself(name: str) -> None:
     x, w, g = torch.randn(2, 4, 6, 7), torch.randn(6, 4, 3, 3), torch.randn(2, 6, 6, 7)
     expected = getattr(torch.nn.grad, name)(*((x.shape, w) if name == "conv2d_input" else (x, w.shape)), g, padding=1)
     torch.testing.assert_close(load(text).op(x, w, g), expected)
+
+
+def test_a_convolution_of_a_tensor_by_itself_stays_torchs() -> None:
+    found = of("return torch.relu(F.conv2d(x, x, padding=1))", {"x": "B 4 3 3"}, "B B 3 3")
+    x = torch.randn(2, 4, 3, 3)
+    op = load(triton_source(plan_of(found.spec()))).op
+    torch.testing.assert_close(op(x), torch.relu(torch.nn.functional.conv2d(x, x, padding=1)))
