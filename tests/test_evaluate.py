@@ -35,6 +35,7 @@ from kernelgen.evaluate.base import SAME_CODE
 from kernelgen.evaluate.cpu import CpuEvaluator
 from kernelgen.evaluate.cuda import CudaEvaluator, heats
 from kernelgen.evaluate.factory import EVALUATORS
+from kernelgen.evaluate.kernels import Call
 from kernelgen.optimization import Options
 from kernelgen.outcomes import Evaluation, Status, evaluation_from_json, to_json
 from kernelgen.plan import KernelPlan, Schedule, TableRow
@@ -472,6 +473,57 @@ def test_reading_ncu() -> None:
     assert profile.parse("==ERROR== ERR_NVGPUCTRPERM", "scale_kernel") is None
     assert "ERR_NVGPUCTRPERM" in profile.reason("==ERROR== ERR_NVGPUCTRPERM")
     assert profile.reason(None) == "ncu took too long"
+
+
+COUNTS = """#!{python}
+import json, pathlib, sys
+told = json.loads(sys.argv[-1])
+print({head!r})
+with open({asked!r}, "a") as file:
+    print(len(told), file=file)
+for number, request in enumerate(told):
+    if "CRASHES" in pathlib.Path(request["path"]).read_text():
+        sys.exit("CUDA error: an illegal memory access was encountered")
+    print(f'"{{number}}","1","scale_kernel","gpu__time_duration.sum","ns","{{len(request["case"]["label"])}}000"')
+"""
+
+
+def test_a_call_that_fails_under_ncu_takes_no_other_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call crashes, one does not compile: calls before and after them are counted, in few starts of ncu."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    ncu, asked = tmp_path / "ncu", tmp_path / "asked"
+    ncu.write_text(COUNTS.format(python=sys.executable, head=NCU.splitlines()[1], asked=str(asked)))
+    ncu.chmod(0o755)
+    monkeypatch.setattr(profile, "ncu", lambda: str(ncu))
+    monkeypatch.setattr(profile, "_refusals", [])
+    crashes = candidate(**{"import triton\n": "import triton  # CRASHES\n"})
+    broken = candidate(**{"tl.load": "tl.loaded"})
+    calls = [
+        Call(one, case, what)
+        for one, case, what in (
+            (CURRENT, BIG, "a"), (CURRENT, SMALL, "b"), (crashes, BIG, "c"), (CURRENT, BIG, "d"), (broken, BIG, "e"),
+            (CURRENT, SMALL, "f"),
+        )
+    ]  # fmt: skip
+    plan = KernelPlan(spec(), "pointwise", None, (TableRow((), SCHEDULE),))
+    with CudaEvaluator(devices.find("cpu"), plan, QUARTET, tmp_path / "c", work, 2, Limits(), "run") as found:
+        monkeypatch.setattr(found.runner, "call", lambda op, args, limit_s: {"left_out": "", "time_us": 7.0})
+        told = list(found.kernels(calls))
+    failed = told.pop(4)
+    assert isinstance(failed, Failed)
+    assert "loaded" in failed.message
+    rows = [
+        (row.configuration, row.source, row.duration_us)
+        for rows, _ in told
+        if not isinstance(rows, str)
+        for row in rows
+    ]
+    big, small = float(len(BIG.label)), float(len(SMALL.label))
+    assert rows == [
+        ("a", "ncu", big), ("b", "ncu", small), ("c", "derived", 7.0), ("d", "ncu", big), ("f", "ncu", small),
+    ]  # fmt: skip
+    assert asked.read_text().split() == ["4", "2", "1", "1", "1"]
+    assert profile._refusals == []
 
 
 def children() -> list[str]:

@@ -9,7 +9,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -25,7 +26,19 @@ from kernelgen.diagnose import Diagnosis
 from kernelgen.errors import UsageError
 from kernelgen.evaluate import kernels, profile
 from kernelgen.evaluate.cuda import CudaEvaluator
-from kernelgen.evaluate.kernels import DERIVED, NCU, SUM, TITLES, KernelRow, derived, of_ncu, shown, written
+from kernelgen.evaluate.kernels import (
+    DERIVED,
+    NCU,
+    SUM,
+    TITLES,
+    Call,
+    KernelRow,
+    derived,
+    of_ncu,
+    parse,
+    shown,
+    written,
+)
 from kernelgen.outcomes import StaticFacts, Status
 from kernelgen.strategies import Context, History, Tuning
 from kernelgen.worker import private
@@ -75,7 +88,7 @@ def said(*launches: tuple[str, str]) -> str:
 
 
 def test_what_ncu_prints_becomes_a_row() -> None:
-    (row,) = of_ncu("[4096] float16", "row: num_warps=4", said(("scale_kernel", "10,000")), WORK)
+    (row,) = of_ncu("[4096] float16", "row: num_warps=4", parse(said(("scale_kernel", "10,000"))), WORK)
     assert (row.case, row.configuration, row.kernel, row.source) == (
         "[4096] float16", "row: num_warps=4", "scale_kernel", NCU,
     )  # fmt: skip
@@ -88,7 +101,7 @@ def test_what_ncu_prints_becomes_a_row() -> None:
 
 
 def test_several_kernels_are_several_rows_with_their_sum() -> None:
-    first, second, whole = of_ncu("c", "x", said(("split_kernel", "10,000"), ("join_kernel", "2,000")), PLAIN)
+    first, second, whole = of_ncu("c", "x", parse(said(("split_kernel", "10,000"), ("join_kernel", "2,000"))), PLAIN)
     assert [row.kernel for row in (first, second, whole)] == ["split_kernel", "join_kernel", "2 kernels"]
     assert (whole.source, whole.duration_us, whole.cycles) == (SUM, 12.0, 24690)
     assert (first.tflops, whole.product_tflops) == (None, None)
@@ -96,14 +109,18 @@ def test_several_kernels_are_several_rows_with_their_sum() -> None:
 
 
 def test_the_same_kernel_launched_twice_is_two_rows() -> None:
-    assert [row.kernel for row in of_ncu("c", "x", said(("k", "1"), ("k", "2")), PLAIN)] == ["k", "k", "2 kernels"]
+    assert [row.kernel for row in of_ncu("c", "x", parse(said(("k", "1"), ("k", "2"))), PLAIN)] == [
+        "k",
+        "k",
+        "2 kernels",
+    ]
 
 
 @pytest.mark.parametrize(
     "text", ["", "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission", HEAD, '"ID"\n"0"']
 )
 def test_what_has_no_metrics_has_no_rows(text: str) -> None:
-    assert of_ncu("c", "x", text, PLAIN) == []
+    assert parse(text) == []
 
 
 def test_without_counters_the_columns_that_follow_are_marked() -> None:
@@ -117,7 +134,7 @@ def test_without_counters_the_columns_that_follow_are_marked() -> None:
 
 
 def test_a_table_and_a_file_have_every_column() -> None:
-    rows = of_ncu("c", "x", said(("k", "10,000")), WORK)
+    rows = of_ncu("c", "x", parse(said(("k", "10,000"))), WORK)
     assert len(shown(rows[0])) == len(TITLES)
     assert shown(rows[0])[list(TITLES).index("occupancy")] == "62%"
     text = io.StringIO()
@@ -153,6 +170,7 @@ def ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.chmod(0o755)
     monkeypatch.setattr(profile, "ncu", lambda: str(program))
     monkeypatch.setattr(profile, "_refusals", [])
+    monkeypatch.setattr(profile, "_answered", set())
     return program
 
 
@@ -190,6 +208,46 @@ def test_a_profiler_that_nobody_asks_is_ended(ncu: Path, tmp_path: Path) -> None
     assert not private.alive(int((tmp_path / "pid").read_text()))
 
 
+def launches(*names: str) -> tuple[StaticFacts, ...]:
+    return tuple(replace(FACTS, kernel=name) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("makes", "counted"),
+    [
+        ((("a",), ("b", "b"), ("a",)), [["a"], ["b", "b"], ["a"]]),
+        ((("a",), ("b", "c"), ("a",)), [["a"]]),  # it launched something else
+        ((("a",), ("b", "b"), ("a", "a")), [["a"], ["b", "b"]]),  # it failed at its last launch
+        ((("b",), ("a", "b")), []),
+        ((("a", "c"),), [["a", "b", "b", "a"]]),  # alone, whatever it launches
+    ],
+)
+def test_calls_of_one_profiler_are_told_apart_by_their_kernels(
+    ncu: Path, makes: tuple[tuple[str, ...], ...], counted: list[list[str]]
+) -> None:
+    text = said(("a", "1"), ("b", "2"), ("b", "3"), ("a", "4"))
+    ncu.write_text(f"#!/bin/sh\ncat <<END\n{text}\nEND\n")
+    found, why = profile.whole_calls([({}, launches(*own)) for own in makes], dict(os.environ), 20.0, None)
+    assert [[kernel for kernel, _ in call] for call in found] == counted
+    assert why == ""
+
+
+def test_a_profiler_that_counted_before_is_asked_again_after_one_call_failed(
+    ncu: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = ({}, launches("a"))
+    ncu.write_text("#!/bin/sh\necho the call failed\n")
+    assert profile.whole_calls([call, call], {}, 20.0, None) == ([], "ncu printed no counters")
+    monkeypatch.setattr(profile, "_answered", {str(ncu)})
+    assert profile.whole_calls([call], {}, 20.0, None) == ([], "ncu printed no counters")
+    ncu.write_text("#!/bin/sh\ncat <<END\n" + said(("a", "1")) + "\nEND\n")
+    assert profile.whole_calls([call], dict(os.environ), 20.0, None)[1] == ""
+    ncu.write_text(f"#!/bin/sh\necho '{profile.FORBIDDEN}'\n")
+    assert profile.whole_calls([call, call], {}, 20.0, None) == ([], profile.FORBIDDEN)
+    ncu.write_text("#!/bin/sh\ntouch asked\n")
+    assert profile.whole_calls([call], {}, 20.0, None) == ([], profile.FORBIDDEN), "it may not: it is not asked again"
+
+
 def test_a_program_that_waits_ends_when_nobody_is_left_to_ask_it(tmp_path: Path) -> None:
     asker = subprocess.Popen([sys.executable, "-c", ""])
     asker.wait()
@@ -200,14 +258,14 @@ def test_a_program_that_waits_ends_when_nobody_is_left_to_ask_it(tmp_path: Path)
 class Run:
     """Says what is told, and why counters are missing."""
 
-    def __init__(self, *answers: tuple[list[KernelRow], str] | BaseException) -> None:
+    def __init__(self, *answers: tuple[list[KernelRow], str] | Failed | KeyboardInterrupt) -> None:
         self.answers = iter(answers)
 
-    def kernels(self, *_: object) -> tuple[list[KernelRow], str]:
-        answer = next(self.answers)
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
+    def kernels(self, calls: Sequence[Call]) -> Iterator[tuple[list[KernelRow], str] | Failed]:
+        for _, answer in zip(calls, self.answers, strict=False):
+            if isinstance(answer, KeyboardInterrupt):
+                raise answer
+            yield answer
 
 
 def context(configs: str = "tune") -> Context:
@@ -265,7 +323,11 @@ def test_a_trace_is_one_that_chrome_shows(tmp_path: Path) -> None:
             "profile needs an NVIDIA GPU, and none was found; `kernelgen analyze` predicts without one",
             3,
         ),
-        (("topk", "--configs", "BLOCK=2"), "'BLOCK=2': no axis 'BLOCK'; there are variant, BLOCK_SIZE_M, num_warps", 2),
+        (
+            ("topk", "--configs", "BLOCK=2"),
+            "'BLOCK=2': no axis 'BLOCK'; there are variant, BLOCK_SIZE_M, num_warps, BLOCK_SIZE_N",
+            2,
+        ),
     ],
 )
 def test_mistakes_on_the_command_line(arguments: tuple[str, ...], line: str, code: int, tmp_path: Path) -> None:

@@ -154,16 +154,16 @@ def profiled(
 ) -> Iterator[KernelRow]:
     """The rows of every configuration; what cannot be profiled is a line on stderr, and why counters were not read is
     one line in all."""
+    from kernelgen.evaluate.kernels import Call
     from kernelgen.worker.client import Failed
 
     said = set()
-    for label, candidate, case in wanted:
-        report = keep / f"{re.sub('[^A-Za-z0-9=]+', '-', f'{label} {case.label}').strip('-')}.ncu-rep" if keep else None
-        try:
-            rows, why = run.kernels(candidate, case, label, report)
-        except Failed as failure:
-            note(f"{label}, {case.label}: {failure.status}: {failure.message}")
+    calls = [Call(candidate, case, label, _report(keep, label, case)) for label, candidate, case in wanted]
+    for (label, _, case), told in zip(wanted, run.kernels(calls), strict=True):
+        if isinstance(told, Failed):
+            note(f"{label}, {case.label}: {told.status}: {told.message}")
             continue
+        rows, why = told
         if not rows:
             note(f"{label}, {case.label}: {why}")
         elif why and why not in said:
@@ -175,6 +175,10 @@ def profiled(
             if keep is not None:
                 note(f"--keep {keep}: ncu made no report")
         yield from rows
+
+
+def _report(keep: Path | None, label: str, case: Case) -> Path | None:
+    return keep / f"{re.sub('[^A-Za-z0-9=]+', '-', f'{label} {case.label}').strip('-')}.ncu-rep" if keep else None
 
 
 def _traced(run: CudaEvaluator, wanted: tuple[str, Candidate, Case], path: Path) -> None:

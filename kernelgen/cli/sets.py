@@ -120,5 +120,4 @@ def _rows(plan: Plan, wanted: Wanted, here: Device, jobs: int | None, crew: Crew
         evaluator(here, plan, quartet.folder, Path(store), partial(work, plan), jobs=jobs, crew=crew) as run,
     ):
         assert isinstance(run, CudaEvaluator | CpuEvaluator)
-        run.ahead([candidate for _, candidate, _ in wanted])
         return gathered(run, wanted)

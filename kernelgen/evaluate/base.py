@@ -45,6 +45,8 @@ class Limits:
     compare_s: float = 120.0
     baseline_s: float = 300.0
     profile_s: float = 20.0
+    profiled_call_s: float = 5.0
+    """Each further call of one profiler."""
 
 
 def default_jobs() -> int:

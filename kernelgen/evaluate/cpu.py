@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Literal
 
 from kernelgen.analysis import floor_us
@@ -14,7 +13,7 @@ from kernelgen.evaluate import kernels
 from kernelgen.evaluate.base import OPPONENTS, Evaluator, failed
 from kernelgen.evaluate.candidate import Candidate
 from kernelgen.evaluate.compiling import Compiled, facts_of
-from kernelgen.evaluate.kernels import KernelRow
+from kernelgen.evaluate.kernels import Call, Told
 from kernelgen.outcomes import CaseTiming, Counters, Evaluation, Status
 from kernelgen.predict import Prediction, predict
 from kernelgen.spec.model import Case
@@ -81,14 +80,21 @@ class CpuEvaluator(Evaluator):
             sm_utilisation=work.arithmetic_seconds(facts) / predicted.seconds,
         )
 
-    def kernels(
-        self, candidate: Candidate, case: Case, configuration: str, keep: Path | None = None
-    ) -> tuple[list[KernelRow], str]:
-        """What the compiled kernels and a prediction say of each kernel of a call; nothing counts. Raises Failed."""
-        compiled = self._compiler.compile(candidate, [case])[case.label]
-        time_us = self._predict(case, compiled).seconds * 1e6
-        work, gpu = self.work(case), self.device.gpu
-        return kernels.derived(case.label, configuration, compiled.facts, time_us, work, gpu, kernels.PREDICTED), ""
+    def kernels(self, calls: Sequence[Call]) -> Iterator[Told | Failed]:
+        """What the compiled kernels and a prediction say of each kernel of the calls; nothing counts."""
+        self.ahead([call.candidate for call in calls])
+        for call in calls:
+            case, work = call.case, self.work(call.case)
+            try:
+                compiled = self._compiler.compile(call.candidate, [case])[case.label]
+            except Failed as failure:
+                yield failure
+                continue
+            time_us = self._predict(case, compiled).seconds * 1e6
+            found = kernels.derived(
+                case.label, call.configuration, compiled.facts, time_us, work, self.device.gpu, kernels.PREDICTED
+            )
+            yield found, ""
 
     def _timings(
         self, cases: Sequence[Case], new: dict[str, Compiled], old: dict[str, Compiled]

@@ -23,8 +23,8 @@ from kernelgen.evaluate.candidate import Candidate
 from kernelgen.evaluate.candidate import keep as kept
 from kernelgen.evaluate.compiling import Compiled, facts_of
 from kernelgen.evaluate.crew import Crew
-from kernelgen.evaluate.kernels import KernelRow
-from kernelgen.outcomes import CaseTiming, Counters, Evaluation, Interval, Status
+from kernelgen.evaluate.kernels import Call, Launches, Told
+from kernelgen.outcomes import CaseTiming, Counters, Evaluation, Interval, StaticFacts, Status
 from kernelgen.search.racing import STAGES
 from kernelgen.spec.model import Case
 from kernelgen.worker.client import Failed, Worker
@@ -37,6 +37,8 @@ CONTIGUOUS = "contiguous"
 """How the inputs of a case lie that is compiled ahead."""
 HOPELESS = 1.5
 """A candidate this many times slower than the current kernel on one case is not raced on the others."""
+TOGETHER = 20
+"""Calls of one ncu: what it has counted of them is lost where it is interrupted."""
 COMPARE_CAP_S = 5.0
 """Seconds after which a comparison adds no more blocks; kernels below a millisecond need far less."""
 
@@ -234,24 +236,48 @@ class CudaEvaluator(Evaluator):
             return Counters(source=f"not available: {answer['left_out']}")
         return profile.from_time(self.work(case), answer["time_us"] * 1e-6, self.device.gpu)
 
-    def kernels(
-        self, candidate: Candidate, case: Case, configuration: str, keep: Path | None = None
-    ) -> tuple[list[KernelRow], str]:
-        """What each kernel of a call did, and why not ncu said so where it did not. Raises Failed."""
-        launches = self._compiler.compile(candidate, [case])[case.label].facts
-        request: dict[str, object] = {**self._candidate_args(candidate), "case": case.to_json()}
-        text, why = profile.whole_call(request, launches, self._crew.profile_environment, self.limits.profile_s, keep)
-        rows = kernels.of_ncu(case.label, configuration, text, self.work(case))
-        if rows:
-            return rows, ""
-        path = str(kept(candidate, self.stores))
-        answer = self.runner.call("race", {**request, "current": path}, self.limits.race_s)
+    def kernels(self, calls: Sequence[Call]) -> Iterator[Told | Failed]:
+        """What each kernel of the calls did, and why not ncu said so where it did not; call by call in their order.
+        Calls go to one ncu together: it takes seconds to start."""
+        self.ahead([call.candidate for call in calls])
+        rest = list(calls)
+        while rest:
+            counted, why = self._counters_of(rest[:1] if rest[0].keep else rest[:TOGETHER])
+            if not counted and not rest[0].keep:  # alone, whatever it launches
+                counted, why = self._counters_of(rest[:1])
+            for call, launches in zip(rest, counted, strict=False):
+                yield kernels.of_ncu(call.case.label, call.configuration, launches, self.work(call.case)), ""
+            rest = rest[len(counted) :]
+            if not counted:
+                yield self._derived(rest.pop(0), why)
+
+    def _counters_of(self, calls: Sequence[Call]) -> tuple[list[Launches], str]:
+        """Of calls from the first on, up to the first that does not compile."""
+        told: list[tuple[dict[str, object], tuple[StaticFacts, ...]]] = []
+        with suppress(Failed):  # `_derived` says so
+            for call in calls:
+                launches = self._compiler.compile(call.candidate, [call.case])[call.case.label].facts
+                told.append(({**self._candidate_args(call.candidate), "case": call.case.to_json()}, launches))
+        if not told:
+            return [], ""
+        limit_s = self.limits.profile_s + self.limits.profiled_call_s * (len(told) - 1)
+        return profile.whole_calls(told, self._crew.profile_environment, limit_s, calls[0].keep)
+
+    def _derived(self, call: Call, why: str) -> Told | Failed:
+        """The same columns from the time of a call that ncu said nothing of."""
+        candidate, case = call.candidate, call.case
+        try:
+            launches = self._compiler.compile(candidate, [case])[case.label].facts
+            request = {**self._candidate_args(candidate), "case": case.to_json()}
+            answer = self.runner.call(
+                "race", {**request, "current": str(kept(candidate, self.stores))}, self.limits.race_s
+            )
+        except Failed as failure:
+            return failure
         if answer["left_out"]:
             return [], answer["left_out"]
-        found = kernels.derived(
-            case.label, configuration, launches, answer["time_us"], self.work(case), self.device.gpu
-        )
-        return found, why
+        time_us, work = answer["time_us"], self.work(case)
+        return kernels.derived(case.label, call.configuration, launches, time_us, work, self.device.gpu), why
 
     def trace(self, candidate: Candidate, case: Case, path: Path) -> str:
         """Write a Chrome trace of a call; what went wrong, empty where nothing did."""

@@ -11,9 +11,13 @@ from pathlib import Path
 
 from kernelgen.analysis import Work
 from kernelgen.devices import DeviceFacts
+from kernelgen.evaluate.candidate import Candidate
 from kernelgen.outcomes import StaticFacts
+from kernelgen.spec.model import Case
 
 NCU, DERIVED, PREDICTED, SUM = "ncu", "derived", "predicted", "sum"
+Launches = list[tuple[str, dict[str, float]]]
+"""Kernels in the order of their launches, each with ncu's metrics by name."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,21 @@ class KernelRow:
     product_tflops: float | None = None
     """Of products of matrices alone: attention's TFLOP/s as papers give them."""
 
+
+@dataclass(frozen=True)
+class Call:
+    """A call of one configuration on one case, whose kernels are asked for."""
+
+    candidate: Candidate
+    case: Case
+    configuration: str
+    """As people write it."""
+    keep: Path | None = None
+    """Where ncu's report of it goes."""
+
+
+Told = tuple[list[KernelRow], str]
+"""The rows of a call, and why not ncu counted them where it did not."""
 
 TITLES = {
     "case": "case", "configuration": "configuration", "kernel": "kernel", "source": "from",
@@ -90,7 +109,20 @@ def imported(program: str, report: Path) -> list[str]:
     return [program, "--import", str(report), "--csv", "--print-units", "base", "--page", "details"]
 
 
-def parse(text: str) -> list[tuple[str, dict[str, float]]]:
+def of_calls(said: Launches, calls: Sequence[Sequence[str]]) -> list[Launches]:
+    """The launches of each call, from the first on, as long as they are those that the call makes: names in order. A
+    call that failed has none, nor has one after it."""
+    found, start = [], 0
+    for names in calls:
+        own = said[start : start + len(names)]
+        if [kernel for kernel, _ in own] != list(names):
+            break
+        found.append(own)
+        start += len(names)
+    return found
+
+
+def parse(text: str) -> Launches:
     """ncu's CSV, a line a metric: the launches in their order, each kernel with its metrics by name."""
     lines = [line for line in text.splitlines() if line.startswith('"')]
     found: dict[str, tuple[str, dict[str, float]]] = {}
@@ -103,10 +135,10 @@ def parse(text: str) -> list[tuple[str, dict[str, float]]]:
     return [one for one in found.values() if one[1]]
 
 
-def of_ncu(case: str, configuration: str, text: str, work: Work) -> list[KernelRow]:
-    """A row a launch, and their sum where there are several; empty where ncu printed no metrics."""
+def of_ncu(case: str, configuration: str, launches: Launches, work: Work) -> list[KernelRow]:
+    """A row a launch, and their sum where there are several."""
     rows = []
-    for kernel, values in parse(text):
+    for kernel, values in launches:
         known = {field: values[name] * scale for field, (name, scale) in METRICS.items() if name in values}
         waits = [(values[STALL.format(reason)], reason) for reason in STALLS if STALL.format(reason) in values]
         worst = sorted(waits, reverse=True)[:SHOWN_STALLS]

@@ -33,10 +33,13 @@ METRICS = {
 }
 """Fields of Counters, each with ncu's name of a percentage."""
 COMPUTED = "computed from bytes and time"
+FORBIDDEN = "ncu may not read the counters (ERR_NVGPUCTRPERM)"
 ONCE = (sys.executable, "-P", "-m", "kernelgen.worker.once")
 
 _refusals: list[str] = []
 """Why ncu did not work in this process; it is not asked again."""
+_answered: set[str] = set()
+"""The profilers that have counted something in this process: what says nothing of one call may of the next."""
 _numbers = itertools.count()
 
 
@@ -84,26 +87,37 @@ def standby(folder: Path, env: dict[str, str]) -> Standby | None:
     return None if program is None or _refusals else Standby(program, folder, env)
 
 
-def once(request: dict[str, object]) -> list[str]:
-    """The program that makes one call, for a profiler to watch."""
-    return [*ONCE, json.dumps(request)]
+def once(*requests: dict[str, object]) -> list[str]:
+    """The program that makes these calls, for a profiler to watch."""
+    return [*ONCE, json.dumps(requests)]
 
 
-def whole_call(
-    request: dict[str, object], launches: Sequence[StaticFacts], env: dict[str, str], limit_s: float, keep: Path | None
-) -> tuple[str, str]:
-    """ncu's CSV of every kernel of a call, and why there is none; it is not asked again where it refused."""
+def whole_calls(
+    calls: Sequence[tuple[dict[str, object], Sequence[StaticFacts]]],
+    env: dict[str, str],
+    limit_s: float,
+    keep: Path | None,
+) -> tuple[list[kernels.Launches], str]:
+    """What ncu counted of every kernel of the calls, from the first on as far as it could be told whose it is, and why
+    there is nothing; it is not asked again where it refused. `calls`: each a request and the launches that it makes.
+    `keep`: where its report of a call by itself goes."""
     program = ncu()
-    if program is None or _refusals or not launches:
-        return "", _refusals[0] if _refusals else "no ncu" if program is None else "no kernel of its own"
-    names = [one.kernel for one in launches]
-    text = output_of([*kernels.command(program, names, keep), *once(request)], env, limit_s)
+    names = [one.kernel for _, launches in calls for one in launches]
+    if program is None or _refusals or not names:
+        return [], _refusals[0] if _refusals else "no ncu" if program is None else "no kernel of its own"
+    requests = [request for request, _ in calls]
+    text = output_of([*kernels.command(program, names, keep), *once(*requests)], env, limit_s)
     if keep is not None and text is not None and keep.is_file():
         text = output_of(kernels.imported(program, keep), env, limit_s)
-    if text is not None and kernels.parse(text):
-        return text, ""
-    _refusals.append(reason(text))
-    return "", _refusals[0]
+    said = kernels.parse(text or "")
+    if said:
+        _answered.add(program)
+        alone = len(calls) == 1  # whatever it launched
+        return [said] if alone else kernels.of_calls(said, [[one.kernel for one in own] for _, own in calls]), ""
+    why = reason(text)
+    if why == FORBIDDEN or (len(calls) == 1 and program not in _answered):
+        _refusals.append(why)
+    return [], why
 
 
 def last_line(text: str | None) -> str:
@@ -164,7 +178,7 @@ def reason(text: str | None) -> str:
     if text is None:
         return "ncu took too long"
     if "ERR_NVGPUCTRPERM" in text:
-        return "ncu may not read the counters (ERR_NVGPUCTRPERM)"
+        return FORBIDDEN
     return "ncu printed no counters"
 
 

@@ -1,7 +1,7 @@
-"""One call of a candidate for a profiler: `python -m kernelgen.worker.once REQUEST [PID]`.
+"""Calls of candidates for a profiler: `python -m kernelgen.worker.once REQUEST [PID]`.
 
-The request is JSON, or @ and the path of a file that holds it. With the number of a process it is started ahead: it
-makes its context and waits for the file while that process lives.
+The request is JSON, an object for one call or a list of them, or @ and the path of a file that holds it. With the
+number of a process it is started ahead: it makes its context and waits for the file while that process lives.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from kernelgen.worker import private
 
@@ -18,19 +19,29 @@ POLL_S = 0.01
 
 
 def main() -> None:
-    """Warm up with one call, make another, which the profiler is told to watch, and end."""
+    """Of each request: warm up with a call, make another, which the profiler is told to watch. What fails ends all."""
     import torch
 
-    from kernelgen import judge
     from kernelgen.judge import device
-    from kernelgen.worker import load
 
     said, waits_for = sys.argv[1], sys.argv[2:]
     if waits_for:
         torch.zeros(1, device=device.find())
         ready(Path(said[1:])).touch()
         wait(Path(said[1:]), int(waits_for[0]))
-    request = json.loads(Path(said[1:]).read_text(encoding="utf-8") if said.startswith("@") else said)
+    told = json.loads(Path(said[1:]).read_text(encoding="utf-8") if said.startswith("@") else said)
+    for request in told if isinstance(told, list) else [told]:
+        watched(request)
+
+
+def watched(request: dict[str, Any]) -> None:
+    """Warm up with one call, and make another for the profiler, or for a trace where the request names its file."""
+    import torch
+
+    from kernelgen import judge
+    from kernelgen.judge import device
+    from kernelgen.worker import load
+
     case = judge.Case.from_json(request["case"])
     operator = load.quartet(request["folder"], request["name"], "accuracy").OPERATOR.at(case)
     wrapper = operator.taking(load.candidate(request["path"], request["name"]))
