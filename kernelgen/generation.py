@@ -35,6 +35,7 @@ from kernelgen.spec import find_spec, parse_spec
 from kernelgen.spec.branches import with_side
 from kernelgen.spec.choices import Choice, choices, said_of
 from kernelgen.spec.model import CUSTOM, OperatorSpec
+from kernelgen.wrapper import layouts
 
 if TYPE_CHECKING:
     from kernelgen.backward import Backward
@@ -337,8 +338,8 @@ def _made(
             place = spec.reference_place
             message = f"unsupported: {message}"
             raise UnsupportedError([Mistake(spec.path, place.line, place.column, message)]) from None
-    files = derived.files if derived else {}
     plans = [(spec, plan), *parts]
+    files = derived.files([layouts(its) for _, its in plans]) if derived else {}
     made = [(one, its, _rendered(its, root, language)) for one, its in plans]
     made[0][2].update(files)
     return made

@@ -16,6 +16,7 @@ from kernelgen.errors import UsageError
 from kernelgen.export import export, export_kernelbench
 from kernelgen.export.custom_op import custom_op_files
 from kernelgen.spec import parse_spec
+from kernelgen.wrapper import Layout
 
 SPEC = """\
 name: double
@@ -241,7 +242,7 @@ def test_a_custom_op_that_writes_into_inputs_passes_its_own_tests(writing: Path)
 def test_a_fake_output_has_its_shape_from_the_inputs(inputs: str, output: str, made: str, tmp_path: Path) -> None:
     text = SPEC.replace("shape: [N]", f"shape: {inputs}", 1).replace("shape: [N]", f"shape: {output}", 1)
     spec = parse_spec(text.partition("accuracy:")[0])
-    fake = custom_op_files("", spec, tmp_path, tmp_path)[tmp_path / "double_op" / "__init__.py"]
+    fake = custom_op_files("", spec, {"out": Layout()}, tmp_path, tmp_path)[tmp_path / "double_op" / "__init__.py"]
     assert f"    return {made}\n" in fake
 
 

@@ -42,8 +42,14 @@ def test_a_run_becomes_rows(tmp_path: Path) -> None:
     result = run(tmp_path, plan=make_plan(strategies=("block_size", "warp_stage")), rounds=2)
     rows = list(of_run(result.folder))
     candidates = [r for r in read(result.folder) if r.kind == "candidate"]
-    assert {r.seq for r in rows} <= {c.seq for c in candidates}
-    assert {r.strategy for r in rows} <= {"block_size", "warp_stage"}
+    current = [r for r in rows if not r.strategy]
+    assert {r.seq for r in rows if r.strategy} <= {c.seq for c in candidates}
+    assert {r.strategy for r in rows} <= {"block_size", "warp_stage", ""}
+    assert {r.seq for r in current} <= {r.seq for r in read(result.folder) if r.kind == "round"}
+    assert START in {r.values() for r in current}, "what a run begins with is known, though no round tries it"
+    assert len({(r.case, r.schedule) for r in current}) == len(current)
+    beside = {t["against_us"] for c in candidates for t in c.data["evaluation"]["timings"]}
+    assert {r.time_us for r in current} <= beside
     assert all(r.time_us and r.device == "NVIDIA H200" and r.family == "toy" for r in rows)
     assert any(r.kept for r in rows)
     assert any(not r.kept for r in rows)
@@ -237,7 +243,9 @@ def test_shipped_rows_are_made_again_from_the_committed_measurements(tmp_path: P
     assert (tmp_path / "nvidia-h200.jsonl.gz").read_bytes() == shipped.file_of("NVIDIA H200").read_bytes()
     found = shipped.rows("NVIDIA H200")
     raced = [r for r in found if not r.strategy]
-    assert {(r.spec, r.kept, r.speedup) for r in raced} == {("", False, None)}, "nothing is made up"
+    assert {(r.spec == "", r.kept, r.speedup) for r in raced} == {(True, False, None), (False, False, None)}, (
+        "of first schedules and of what was current nothing is made up"
+    )
     assert {r.run for r in found if r.strategy} <= {
         p.name.split(".")[0] for p in (ROOT / "docs/benchmarks/journals").glob("*/*")
     }

@@ -3,7 +3,7 @@ them to an operator that autograd and torch.compile know."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelgen.backward.attention import written_out
@@ -18,6 +18,7 @@ from kernelgen.families.space import exact_sizes
 from kernelgen.frontend.build import Refused
 from kernelgen.frontend.graph import Graph, Ref
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.wrapper import Layout, following
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,21 @@ class Backward:
 
     parts: tuple[Derived, ...]
     """In the order in which they run; before them the forward, where it saves more than inputs."""
-    files: dict[str, str]
-    """What lies beside the forward's quartet, by name: the operator with gradients, their test, the specs of parts."""
+    spec: OperatorSpec
+    passed: dict[str, str]
+    judged: Judged
+    saves: bool
+    """Whether the first part is the forward."""
+
+    def files(self, laid: Sequence[Mapping[str, Layout]]) -> dict[str, str]:
+        """What lies beside the forward's quartet, by name: the operator with gradients, their test, the specs of parts.
+        `laid`: how the outputs of the forward lie, and of each part."""
+        forward, parts = (self.parts[0], self.parts[1:]) if self.saves else (None, self.parts)
+        found = dict(laid[1 if self.saves else 0])
+        for later in laid[2 if self.saves else 1 :]:
+            found |= following(later, found)
+        texts = joined_files(self.spec, parts, self.passed, self.judged, found, forward)
+        return {**texts, **{f"{p.folder}/{p.spec.name}.yaml": p.text for p in self.parts}}
 
 
 def backward(spec: OperatorSpec, graph: Graph) -> Backward:
@@ -47,9 +61,7 @@ def backward(spec: OperatorSpec, graph: Graph) -> Backward:
         frozenset(spread(graph)),
         any(map(is_convolution, graph.nodes)),
     )
-    joined = joined_files(spec, parts, passed, judged, forward)
-    parts = (forward, *parts) if forward else parts
-    return Backward(parts, {**joined, **{f"{p.folder}/{p.spec.name}.yaml": p.text for p in parts}})
+    return Backward((forward, *parts) if forward else parts, spec, passed, judged, forward is not None)
 
 
 def _uniform(tape: Tape, found: Mapping[str, Ref]) -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from kernelgen.backward.specs import Derived
@@ -11,7 +12,7 @@ from kernelgen.families.line import LINE, fit
 from kernelgen.frontend.convolution_gradients import CALLED
 from kernelgen.render import accuracy_context, operator_context, render
 from kernelgen.spec.model import OperatorSpec, Size, TensorSpec
-from kernelgen.wrapper import allocation
+from kernelgen.wrapper import CONTIGUOUS, Layout, allocation
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,11 @@ def joined_files(
     parts: Sequence[Derived],
     passed: dict[str, str],
     judged: Judged,
+    laid: Mapping[str, Layout],
     forward: Derived | None = None,
 ) -> dict[str, str]:
-    """NAME_autograd.py and NAME_gradients_accuracy.py. `passed`: inputs whose gradient is that of an output; `forward`:
-    one that saves more than inputs."""
+    """NAME_autograd.py and NAME_gradients_accuracy.py. `passed`: inputs whose gradient is that of an output; `laid`:
+    how outputs and gradients lie; `forward`: one that saves more than inputs."""
     made = forward.spec if forward else spec
     whole = _whole(spec, parts, made)
     read = {i.name for i in whole.inputs}
@@ -57,7 +59,9 @@ def joined_files(
         "results": results,
         "kept": [name for name in results if name in read],
         "define": _define,
-        "made": _made,
+        "made": partial(_made, laid),
+        "returning": partial(_returning, laid),
+        "laid_as_inputs": any("memory_format_of" in o.memory_format for o in laid.values()),
         "saved": saved,
         "unpacked": [t.name if t.name in saved else "_" for t in spec.inputs],
         "tuple": _tuple,
@@ -133,11 +137,26 @@ def _define(name: str, spec: OperatorSpec, indent: int = 0) -> str:
     return f"{space}def {name}(\n{inner}{space}) -> {returns}:"
 
 
-def _made(spec: OperatorSpec) -> str:
+def _returning(laid: Mapping[str, Layout], spec: OperatorSpec, call: str) -> str:
+    """The end of an operator that returns what a call gives it, as the fake says that it lies."""
+    listed = ", ".join(o.name for o in spec.outputs)
+    given = ", ".join(laid[o.name].given(o.name) for o in spec.outputs)
+    if given == listed:
+        return fit(f"return {call}", 4)
+    last = fit(f"return {given}", 4)
+    return last if call == listed else f"{fit(f'{listed} = {call}', 4)}\n{last}"
+
+
+def _made(laid: Mapping[str, Layout], spec: OperatorSpec) -> str:
     """The body of a fake: its outputs without their elements."""
+
+    def empty(output: TensorSpec) -> str:
+        expression = laid[output.name].memory_format
+        return allocation(spec, output, "" if expression == CONTIGUOUS else expression)
+
     if len(spec.outputs) == 1:
-        return fit(f"return {allocation(spec, spec.outputs[0])}", 4)
-    lines = [fit(f"{o.name} = {allocation(spec, o)}", 4) for o in spec.outputs]
+        return fit(f"return {empty(spec.outputs[0])}", 4)
+    lines = [fit(f"{o.name} = {empty(o)}", 4) for o in spec.outputs]
     return "\n".join([*lines, f"    return {', '.join(o.name for o in spec.outputs)}"])
 
 

@@ -100,7 +100,9 @@ def remembered(rows: Sequence[Row], plan: Plan, device: str) -> tuple[Schedule, 
     for case in plan.spec.performance:
         near = nearest(rows, plan.family, plan.spec.name, case.label, _dtypes(case), device)
         close = [one for one in near[:REMEMBERED] if one.distance <= FAR]
-        found += [(one.distance, row.values()) for one in close for row in one.fastest[:OF_ONE]]
+        for one in close:  # a call of torch's has no values: every search tries it first
+            own = [row.values() for row in one.fastest if row.values().values]
+            found += [(one.distance, schedule) for schedule in own[:OF_ONE]]
     return tuple(dict.fromkeys(schedule for _, schedule in sorted(found, key=lambda pair: pair[0])))[:REMEMBERED]
 
 

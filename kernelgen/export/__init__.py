@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kernelgen.export.folder import check_free, folder_files, read, write
-from kernelgen.spec.model import OperatorSpec
+from kernelgen.spec.model import CUSTOM, OperatorSpec
 
 FORMATS = ("folder", "kernelbench", "custom_op")
 
@@ -31,8 +31,14 @@ def export_kernelbench(spec: OperatorSpec, folder: Path, to: Path, *, force: boo
 
 def export_custom_op(spec: OperatorSpec, folder: Path, to: Path, *, force: bool = False) -> list[Path]:
     """Write a package that registers the operator with torch.library; raises as `export` does."""
+    from kernelgen import generation
     from kernelgen.export.custom_op import custom_op_files
+    from kernelgen.wrapper import Layout, layouts
 
-    texts = custom_op_files(read(folder / f"{spec.name}_triton.py"), spec, folder, to)
+    if spec.family == CUSTOM:  # a language model's, of which nothing is known
+        laid = {output.name: Layout(certain=False) for output in spec.outputs}
+    else:
+        laid = layouts(generation.lowered(spec))
+    texts = custom_op_files(read(folder / f"{spec.name}_triton.py"), spec, laid, folder, to)
     check_free(to, force)
     return write(texts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +12,30 @@ from kernelgen.export.folder import read
 from kernelgen.render import operator_context, render
 from kernelgen.spec.model import ELLIPSIS, OPTION, SCALAR, OperatorSpec, TensorSpec
 from kernelgen.spec.sizes import is_expression, names_in, renamed
+from kernelgen.wrapper import CONTIGUOUS, Layout
 
 NAMESPACE = "kernelgen"
 
 
-def custom_op_files(kernel: str, spec: OperatorSpec, folder: Path, to: Path) -> dict[Path, str]:
-    """The files of the package: the kernels as they were generated in `folder`, their registration, and a test."""
+def custom_op_files(
+    kernel: str, spec: OperatorSpec, laid: Mapping[str, Layout], folder: Path, to: Path
+) -> dict[Path, str]:
+    """The files of the package: the kernels as they were generated in `folder`, their registration, and a test. `laid`:
+    how outputs lie."""
     package = f"{spec.name}_op"
     own = [output for output in spec.outputs if output.into is None]  # torch lets none return what it was given
     context: dict[str, Any] = {
         **operator_context(spec),
         "mutated": f"({', '.join(map(json.dumps, spec.written))},)" if spec.written else "()",
         "results": ", ".join(output.name for output in own),
+        "given": ", ".join(laid[output.name].given(output.name) for output in own),
+        "laid_as_inputs": any("memory_format_of" in layout.memory_format for layout in laid.values()),
         "returns": _returns(len(own)),
         "called": ", ".join(output.name if output.into is None else "_" for output in spec.outputs),
         "namespace": NAMESPACE,
         "package": package,
         "description": json.dumps(spec.summary),
-        "outputs": [_made(spec, output) for output in own],
+        "outputs": [_made(spec, output, laid[output.name]) for output in own],
         "examples": [_example(spec, tensor) for tensor in spec.inputs],
     }
     kernels = {"kernel.py": kernel, "__init__.py": render("custom_op.py.jinja", **context)}
@@ -58,18 +65,20 @@ def _differentiable(spec: OperatorSpec, folder: Path) -> dict[str, str]:
     return {"__init__.py": text, **{f"{name}.py": read(folder / at / f"{name}_triton.py") for at, name in parts}}
 
 
-def _made(spec: OperatorSpec, output: TensorSpec) -> dict[str, str]:
-    """How the fake makes an output: shape and dtype from the inputs."""
+def _made(spec: OperatorSpec, output: TensorSpec, layout: Layout) -> dict[str, str]:
+    """How the fake makes an output: shape, dtype and layout from the inputs."""
     always = [t for t in spec.tensors if not t.optional]
     same = next((t for t in always if t.dtype == output.dtype), None)
     alike = next((t for t in always if (t.dtype, t.shape) == (output.dtype, output.shape)), None)
     if alike is not None:
-        made = f"torch.empty_like({alike.name}, memory_format=torch.contiguous_format)"
+        made = f"torch.empty_like({alike.name}, memory_format={layout.memory_format})"
     else:
         entries = [_size(spec, entry) for entry in output.shape]
         shape = f"({entries[0]},)" if len(entries) == 1 else f"({', '.join(entries)})"
         dtype = "" if same is not None else f", dtype=torch.{output.dtype}"
         made = f"{(same or always[0]).name}.new_empty({shape}{dtype})"
+        if layout.memory_format != CONTIGUOUS:
+            made += f".to(memory_format={layout.memory_format})"
     return {"name": output.name, "made": made}
 
 

@@ -124,6 +124,8 @@ class Family:
     """Whether kernels leave the result in float32, which the wrapper casts at the end."""
     memory_format: Callable[[OperatorSpec, Body, str], str] = lambda spec, body, output: ""
     """The wrapper's expression for the memory format of the output of that name; empty: contiguous."""
+    as_torch_lays: Callable[[Body], bool] = lambda body: False
+    """Whether what a call of torch's makes is returned as that lays it out, which may be otherwise."""
     too_large: Callable[[OperatorSpec, Body], tuple[str, str] | None] | None = None
     """The condition under which a wrapper refuses sizes, with its message; None: what holds of rows and columns."""
     limits: Callable[[OperatorSpec, Body], tuple[tuple[Size, int], ...]] = lambda spec, body: ()

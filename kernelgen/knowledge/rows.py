@@ -116,7 +116,13 @@ def of_records(run: str, records: Sequence[journal.Record]) -> Iterator[Row]:
         if r.kind == "choice"
         for one in r.data["candidates"]
     }
-    device = begun["device"]
+    of_run = {
+        "run": run, "operator": begun["operator"], "family": begun.get("family", ""), "spec": begun["spec"],
+        "device": begun["device"]["device"], "torch": begun["device"]["torch"], "triton": begun["device"]["triton"],
+        "version": begun["version"],
+    }  # fmt: skip
+    ends = {r.data["round"]: r for r in records if r.kind == "round"}
+    known: set[tuple[str, str]] = set()
     for record in records:
         if record.kind != "candidate" or (record.data["round"], record.data["hash"]) not in choices:
             continue
@@ -129,19 +135,36 @@ def of_records(run: str, records: Sequence[journal.Record]) -> Iterator[Row]:
         kept = bool(played.get("kept")) and played["table"][chosen["row"]]["schedule"] == schedule.to_json()
         evaluation = evaluation_from_json(data["evaluation"])
         timed = {t.case: t for t in evaluation.speedups("current") if t.source == "measured"}
+        before = ends.get(data["round"] - 1)
+        if evaluation.status is Status.OK and before and len(before.data["current"]) == len(data["table"]):
+            current = Schedule.from_json(before.data["current"][chosen["row"]]["schedule"])
+            for case, beside in timed.items():
+                if (case, text := _text(current)) not in known:
+                    known.add((case, text))
+                    yield Row(
+                        seq=before.seq, round=data["round"], source=before.data["hash"], variant=current.variant,
+                        schedule=text, case=case, dtype=_dtypes(case), time_us=beside.against_us, speedup=None,
+                        low=None, high=None, status=str(Status.OK), bottleneck="", strategy="", kept=False, **of_run,
+                    )  # fmt: skip
         for case in data["cases"] if evaluation.status is not Status.OK else timed:
             timing = timed.get(case)
             interval = timing.interval if timing else None
             yield Row(
-                run=run, seq=record.seq, round=data["round"], operator=begun["operator"],
-                family=begun.get("family", ""), spec=begun["spec"], source=data["hash"], variant=schedule.variant,
-                schedule=json.dumps(dict(schedule.values), sort_keys=True), case=case,
-                dtype=" ".join(dict.fromkeys(DTYPE.findall(case))), device=device["device"], torch=device["torch"],
-                triton=device["triton"], version=begun["version"], time_us=timing.time_us if timing else None,
+                seq=record.seq, round=data["round"], source=data["hash"], variant=schedule.variant,
+                schedule=_text(schedule), case=case, dtype=_dtypes(case), time_us=timing.time_us if timing else None,
                 speedup=timing.speedup if timing else None, low=interval.low if interval else None,
                 high=interval.high if interval else None, status=str(evaluation.status),
                 bottleneck=played.get("bottleneck", ""), strategy=strategy, kept=kept,
+                **of_run,
             )  # fmt: skip
+
+
+def _text(schedule: Schedule) -> str:
+    return json.dumps(dict(schedule.values), sort_keys=True)
+
+
+def _dtypes(case: str) -> str:
+    return " ".join(dict.fromkeys(DTYPE.findall(case)))
 
 
 def _measured(record: journal.Record) -> bool:

@@ -190,13 +190,13 @@ def _call(plan: StepsPlan, call: TorchCall) -> Line:
     said = call.statement.replace("F.", "torch.nn.functional.")
     comment = f"# {call.statement}" if said not in (text, "") else ""
     read = {t.name for group in plan.kernels for t in group.spec.inputs if t.role != "like"}
-    if (call.result.name in read or call.contiguous) and not _is_dense(call):
+    if (call.result.name in read or call.contiguous) and not is_dense(call):
         copied = text.removesuffix(".clone()")
         text = f"{copied}.clone(memory_format=torch.contiguous_format)" if copied != text else f"{text}.contiguous()"
     return Line(text, comment)
 
 
-def _is_dense(call: TorchCall) -> bool:
+def is_dense(call: TorchCall) -> bool:
     """Whether the result is known to be contiguous."""
     if call.is_view:
         return all(view.op == "reshape" for view in call.operands[0].views)

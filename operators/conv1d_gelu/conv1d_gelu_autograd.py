@@ -16,7 +16,8 @@ def conv1d_gelu_saving(
     bias: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The operator; also returns what its gradients need: y."""
-    return conv1d_gelu_forward(x, weight, bias)
+    out, y = conv1d_gelu_forward(x, weight, bias)
+    return out.contiguous(), y.contiguous()
 
 
 @conv1d_gelu_saving.register_fake
@@ -46,7 +47,7 @@ def conv1d_gelu_gradients(
     grad_weight[J, C, 5], grad_bias[J]; float16, bfloat16, float32.
     """
     grad_x, grad_weight, grad_bias = conv1d_gelu_backward(grad_out, x, weight, y)
-    return grad_x, grad_weight, grad_bias
+    return grad_x.contiguous(), grad_weight, grad_bias
 
 
 @conv1d_gelu_gradients.register_fake

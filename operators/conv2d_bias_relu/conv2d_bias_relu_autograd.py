@@ -9,6 +9,13 @@ from backward.conv2d_bias_relu_backward_triton import conv2d_bias_relu_backward
 from conv2d_bias_relu_triton import conv2d_bias_relu as conv2d_bias_relu_forward
 
 
+def memory_format_of(x: torch.Tensor) -> torch.memory_format:
+    """Memory format of torch's convolution of x: channels last if x is."""
+    last = torch.channels_last if x.ndim == 4 else torch.channels_last_3d
+    is_last = x.is_contiguous(memory_format=last) and not x.is_contiguous()
+    return last if is_last else torch.contiguous_format
+
+
 @torch.library.custom_op("kernelgen::conv2d_bias_relu", mutates_args=())
 def conv2d_bias_relu(
     x: torch.Tensor,
@@ -18,7 +25,8 @@ def conv2d_bias_relu(
     """x[B, C, H, W], weight[J, C, 3, 3], bias[J, 1, 1] -> out[B, J, H, W]; float16,
     bfloat16, float32.
     """
-    return conv2d_bias_relu_forward(x, weight, bias)
+    out = conv2d_bias_relu_forward(x, weight, bias)
+    return out.contiguous(memory_format=memory_format_of(x))
 
 
 @conv2d_bias_relu.register_fake
@@ -28,6 +36,7 @@ def _(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor
         (x.shape[0], weight.shape[0], x.shape[2], x.shape[3]),
         dtype=x.dtype,
         device=x.device,
+        memory_format=memory_format_of(x),
     )
 
 
@@ -43,7 +52,7 @@ def conv2d_bias_relu_gradients(
     bfloat16, float32.
     """
     grad_x, grad_weight, grad_bias = conv2d_bias_relu_backward(grad_out, x, weight, out)
-    return grad_x, grad_weight, grad_bias
+    return grad_x.contiguous(), grad_weight, grad_bias
 
 
 @conv2d_bias_relu_gradients.register_fake

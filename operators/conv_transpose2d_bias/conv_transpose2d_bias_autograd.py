@@ -13,6 +13,13 @@ from conv_transpose2d_bias_triton import (
 )
 
 
+def memory_format_of(x: torch.Tensor) -> torch.memory_format:
+    """Memory format of torch's convolution of x: channels last if x is."""
+    last = torch.channels_last if x.ndim == 4 else torch.channels_last_3d
+    is_last = x.is_contiguous(memory_format=last) and not x.is_contiguous()
+    return last if is_last else torch.contiguous_format
+
+
 @torch.library.custom_op("kernelgen::conv_transpose2d_bias", mutates_args=())
 def conv_transpose2d_bias(
     x: torch.Tensor,
@@ -22,7 +29,8 @@ def conv_transpose2d_bias(
     """x[B, C, H, W], weight[C, J, 4, 4], bias[J, 1, 1] -> out[B, J, 2 * H, 2 * W];
     float16, bfloat16, float32.
     """
-    return conv_transpose2d_bias_forward(x, weight, bias)
+    out = conv_transpose2d_bias_forward(x, weight, bias)
+    return out.contiguous(memory_format=memory_format_of(x))
 
 
 @conv_transpose2d_bias.register_fake
@@ -32,6 +40,7 @@ def _(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor
         (x.shape[0], weight.shape[1], 2 * x.shape[2], 2 * x.shape[3]),
         dtype=x.dtype,
         device=x.device,
+        memory_format=memory_format_of(x),
     )
 
 
@@ -49,7 +58,7 @@ def conv_transpose2d_bias_gradients(
     grad_x, grad_weight, grad_bias = conv_transpose2d_bias_backward(
         grad_out, x, weight, out
     )
-    return grad_x, grad_weight, grad_bias
+    return grad_x.contiguous(), grad_weight, grad_bias
 
 
 @conv_transpose2d_bias_gradients.register_fake

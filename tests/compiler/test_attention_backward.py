@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from references import DEVICE, Sample, load, plan_of, sample
+from test_backward import files_of
 
 from kernelgen import families, frontend, render
 from kernelgen.backward import Backward, backward
@@ -182,7 +183,7 @@ def test_no_saved_value_hides_what_rounds_the_outputs() -> None:
     found = attention(lines, {**SQUARE, "q": "B H S 16", "m": "B H S 8", "k": "B H S 24"})
     spec = replace(found.spec(), accuracy=(Case(tuple(found.sizes[0].items()), (("T", "float32"),)),))
     made = backward(spec, frontend.trace(spec)[0])
-    (judged,) = (text for file, text in made.files.items() if file.endswith("_gradients_accuracy.py"))
+    (judged,) = (text for file, text in files_of(made).items() if file.endswith("_gradients_accuracy.py"))
     (through,) = (n for n in ast.walk(ast.parse(judged)) if isinstance(n, ast.FunctionDef) and n.name == "from_saved")
     bound = [n.id for n in ast.walk(through) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
     assert through.args.args[0].arg not in bound

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +14,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from references import Sample, load, plan_of, sample
 from test_backward import RANDOM, check, composed, derived, references
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernelgen import judge
 from kernelgen.errors import UnsupportedError
 from kernelgen.render import baseline_source, triton_source
 from kernelgen.spec import load_spec
@@ -193,3 +198,49 @@ def test_a_convolution_of_a_tensor_by_itself_stays_torchs() -> None:
     x = torch.randn(2, 4, 3, 3)
     op = load(triton_source(plan_of(found.spec()))).op
     torch.testing.assert_close(op(x), torch.relu(torch.nn.functional.conv2d(x, x, padding=1)))
+
+
+@pytest.mark.parametrize("laid", [("x",), ("weight",), ("x", "weight")], ids=" and ".join)
+@pytest.mark.parametrize("name", ["conv2d_bias_relu", "conv_transpose2d_bias"])
+def test_traced_results_lie_as_the_operator_returns_them(
+    name: str, laid: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With inputs that have their channels last: what torch.compile makes of it reads by these strides."""
+    monkeypatch.syspath_prepend(SPECS.parent / "operators" / name)
+    importlib.import_module(f"{name}_autograd")
+    window = 4 if "transpose" in name else 3
+    given = {"x": torch.randn(2, 3, 5, 6), "weight": torch.randn(3, 3, window, window), "bias": torch.randn(3, 1, 1)}
+    inputs = [(t.to(memory_format=torch.channels_last) if n in laid else t).requires_grad_() for n, t in given.items()]
+    torch.library.opcheck(getattr(torch.ops.kernelgen, name).default, tuple(inputs))
+
+
+class Unsteady(TorchDispatchMode):
+    """Under which the gradient of a weight is another in its last bit at every call, as a library may add it up."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls = itertools.count()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.convolution_backward.default:
+            return tuple(g if g is None else g * (1 + 2.0**-23 * (next(self.calls) % 2)) for g in found)
+        return found
+
+
+def test_that_the_gradient_of_a_weight_is_added_up_in_any_order_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(SPECS.parent / "operators" / "conv2d_bias_relu" / "backward")
+    accuracy = importlib.import_module("conv2d_bias_relu_backward_accuracy")
+    case = next(c for c in accuracy.CASES if c.dtypes["T"] == "float32" and c.sizes["B"] == 2)
+    with Unsteady():
+        report = judge.accuracy_case(accuracy.OPERATOR, case, device="cpu")
+    assert report.passed, report.message
+    own = itertools.count()
+
+    def other(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        grad_x, *rest = accuracy.OPERATOR.kernel(*inputs)
+        return grad_x * (1 + 2.0**-21 * (next(own) % 2)), *rest
+
+    with Unsteady():
+        report = judge.accuracy_case(accuracy.OPERATOR, case, kernel=other, device="cpu")
+    assert "other bits" in report.message

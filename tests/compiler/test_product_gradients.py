@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from references import plan_of
-from test_backward import check, derived, of, references
+from test_backward import check, derived, files_of, of, references
 
 from kernelgen import render
 from kernelgen.spec.model import Case, SizeValue
@@ -81,5 +81,5 @@ def test_a_spec_says_how_gradients_are_multiplied(name: str, precision: str) -> 
         assert part.spec.precision == (precision if part.spec in multiplying else None), part.spec.name
         text = render.triton_source(plan_of(part.spec))
         assert (f'PRECISION="{precision}"' in text) == (part.spec in multiplying)
-    (judged,) = (text for file, text in made.files.items() if file.endswith("_gradients_accuracy.py"))
+    (judged,) = (text for file, text in files_of(made).items() if file.endswith("_gradients_accuracy.py"))
     assert ("as_tf32=True" in judged) == (precision == "tf32")

@@ -165,5 +165,5 @@ def _memory_format(spec: OperatorSpec, body: Body, output: str) -> str:
 FAMILY = Family(
     NAME, takes, schedules.every(build), lambda body: schedules.variants(_own(body)), _first_table, _starts,
     body=_body, memory_format=_memory_format, notes=_notes, too_large=_too_large, sizes=_sizes, products=_products,
-    room=schedules.room, of_spec=_of_spec,
+    room=schedules.room, of_spec=_of_spec, as_torch_lays=lambda body: True,
 )  # fmt: skip
