@@ -81,7 +81,8 @@ def test_nothing_else_is_started_on_an_npu(on_an_npu: NpuEvaluator, monkeypatch:
     asked: list[str] = []
     monkeypatch.setattr(on_an_npu.second, "call", lambda op, args, limit_s: asked.append(op))
     on_an_npu.expect((CASE,), counters=True)
-    on_an_npu._in_silence()
+    with on_an_npu._in_silence():
+        pass
     assert asked == []
 
 

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from math import prod
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelgen.analysis import floor_us
-from kernelgen.devices import Device
+from kernelgen.devices import Device, alone
 from kernelgen.devices.cpu import cores
 from kernelgen.errors import NoDeviceError
 from kernelgen.evaluate import kernels, profile
@@ -101,8 +101,15 @@ class CudaEvaluator(Evaluator):
         if self._standby is None:
             self._standby = profile.standby(self._private / "tmp", self._crew.profile_environment)
 
-    def _in_silence(self) -> None:
-        """Until nothing works beside the runner, which is about to time something."""
+    @contextmanager
+    def _in_silence(self) -> Iterator[None]:
+        """When nothing works beside the runner, which times something, and no other run does on the same device."""
+        self._settle()
+        with alone(self.device):
+            yield
+
+    def _settle(self) -> None:
+        """Until nothing of this run works beside the runner."""
         self._crew.settle()
         if self._ahead is not None:
             self._ahead.result()
@@ -174,7 +181,6 @@ class CudaEvaluator(Evaluator):
         self, candidate: Candidate, compiled: dict[str, Compiled], current: Candidate, before: dict[str, Compiled]
     ) -> Evaluation:
         args = {**self._candidate_args(candidate), "current": str(kept(current, self.stores))}
-        self._in_silence()
         timings: list[CaseTiming] = []
         left_out: list[Left] = []
         for case in candidate.cases:
@@ -183,7 +189,9 @@ class CudaEvaluator(Evaluator):
                 continue
             lead = self._lead.get((case.label, current.source_hash), 1.0)
             request = {**args, "case": case.to_json(), "heats": heats(lead)}
-            self._take(case, "current", self.runner.call("race", request, self.limits.race_s), timings, left_out)
+            with self._in_silence():
+                answer = self.runner.call("race", request, self.limits.race_s)
+            self._take(case, "current", answer, timings, left_out)
             if timings and timings[-1].case == case.label:
                 self._lead[case.label, current.source_hash] = max(lead, timings[-1].speedup)
         return Evaluation(
@@ -192,25 +200,26 @@ class CudaEvaluator(Evaluator):
 
     def final(self, candidate: Candidate, current: Candidate, cases: Sequence[Case]) -> Evaluation:
         args = {**self._candidate_args(candidate), "current": str(kept(current, self.stores)), "cap_s": COMPARE_CAP_S}
-        self._in_silence()
 
         def ask() -> Iterator[tuple[Case, str, Answer]]:
             for case in cases:
-                answer = self.runner.call("compare", {**args, "case": case.to_json()}, self.limits.compare_s)
+                with self._in_silence():
+                    answer = self.runner.call("compare", {**args, "case": case.to_json()}, self.limits.compare_s)
                 yield case, "current", answer
 
         return self._collect(candidate, ask)
 
     def baselines(self, candidate: Candidate, cases: Sequence[Case], against: Sequence[str] = OPPONENTS) -> Evaluation:
         args = {**self._candidate_args(candidate), "cap_s": COMPARE_CAP_S}
-        self._in_silence()
 
         def ask() -> Iterator[tuple[Case, str, Answer]]:
             for case in cases:
                 for opponent in against:
                     first = opponent == against[0]
                     request = {**args, "case": case.to_json(), "against": opponent, "check": first}
-                    yield case, opponent, self.runner.call("baseline", request, self.limits.baseline_s)
+                    with self._in_silence():
+                        answer = self.runner.call("baseline", request, self.limits.baseline_s)
+                    yield case, opponent, answer
 
         return self._collect(candidate, ask)
 
@@ -223,13 +232,15 @@ class CudaEvaluator(Evaluator):
             request = {**self._candidate_args(candidate), "case": case.to_json()}
             self._stand_by()
             if compiled.facts and self._standby is not None:
-                counters = self._standby.counters(request, compiled.facts, self.limits.profile_s)
+                with alone(self.device):
+                    counters = self._standby.counters(request, compiled.facts, self.limits.profile_s)
                 self._standby = None
                 if counters is not None:
                     self._counted[code] = counters
                     return counters
             path = str(kept(candidate, self.stores))
-            answer = self.runner.call("race", {**request, "current": path}, self.limits.race_s)
+            with alone(self.device):
+                answer = self.runner.call("race", {**request, "current": path}, self.limits.race_s)
         except Failed as failure:
             return Counters(source=f"not available: {failure.message}")
         if answer["left_out"]:
@@ -261,7 +272,8 @@ class CudaEvaluator(Evaluator):
         if not told:
             return [], ""
         limit_s = self.limits.profile_s + self.limits.profiled_call_s * (len(told) - 1)
-        return profile.whole_calls(told, self._crew.profile_environment, limit_s, calls[0].keep)
+        with alone(self.device):
+            return profile.whole_calls(told, self._crew.profile_environment, limit_s, calls[0].keep)
 
     def _derived(self, call: Call, why: str) -> Told | Failed:
         """The same columns from the time of a call that ncu said nothing of."""
@@ -269,9 +281,9 @@ class CudaEvaluator(Evaluator):
         try:
             launches = self._compiler.compile(candidate, [case])[case.label].facts
             request = {**self._candidate_args(candidate), "case": case.to_json()}
-            answer = self.runner.call(
-                "race", {**request, "current": str(kept(candidate, self.stores))}, self.limits.race_s
-            )
+            request["current"] = str(kept(candidate, self.stores))
+            with alone(self.device):
+                answer = self.runner.call("race", request, self.limits.race_s)
         except Failed as failure:
             return failure
         if answer["left_out"]:

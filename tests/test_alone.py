@@ -1,0 +1,70 @@
+"""One process at a time takes times on a device."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kernelgen import devices
+from kernelgen.devices.alone import lock_of
+
+GPU = replace(devices.find("cpu"), name="gpu", environment=())
+HOLDS = """
+import sys, time
+from dataclasses import replace
+from kernelgen import devices
+with devices.alone(replace(devices.find("cpu"), environment=())):
+    print("holds", flush=True)
+    if sys.argv[1:]:
+        sys.stdin.readline()
+    print(time.monotonic(), flush=True)
+"""
+
+
+def _begun(*arguments: str, **variables: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", HOLDS, *arguments],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **variables},
+    )  # fmt: skip
+
+
+def test_who_takes_times_waits_for_another_process_and_not_for_one_that_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first = _begun("stays")
+    try:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "holds\n"
+        second = _begun()
+        out, _ = _begun(CUDA_VISIBLE_DEVICES="1").communicate(timeout=60)
+        assert out.startswith("holds"), "another device"
+        time.sleep(0.5)
+        assert second.poll() is None
+    finally:
+        first.kill()
+        first.communicate()
+    out, _ = second.communicate(timeout=60)
+    assert out.startswith("holds")
+
+
+def test_a_device_is_told_by_the_first_that_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert lock_of(GPU).name == "gpu-0.lock"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+    assert lock_of(GPU).name == "gpu-3.lock"
+    shown = replace(GPU, environment=(("CUDA_VISIBLE_DEVICES", "GPU-8f/2"),))
+    assert lock_of(shown).name == "gpu-GPU-8f-2.lock"
+
+
+def test_where_the_cache_cannot_be_written_nobody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with devices.alone(GPU):
+        assert not lock_of(GPU).exists()
