@@ -63,21 +63,25 @@ class Pair:
         real = self.real * other.real - self.imag * other.imag
         return Pair(real, self.real * other.imag + self.imag * other.real)
 
-    def __add__(self, other: Any) -> Pair:
-        if not isinstance(other, Pair):
-            return Pair(self.real + other, self.imag)
-        return Pair(self.real + other.real, self.imag + other.imag)
+    def __add__(self, other: Any) -> Pair:  # torch adds 1 + 0i times it: of infinity that is NaN
+        real, imag = _scaled(other)
+        return Pair(self.real + real, self.imag + imag)
+
+    def __radd__(self, other: Any) -> Pair:
+        return self + other if isinstance(other, float | int) else Pair(other + _scaled(self)[0], _scaled(self)[1])
 
     def __neg__(self) -> Pair:
         return Pair(-self.real, -self.imag)
 
     def __sub__(self, other: Any) -> Any:
-        return self + -other
+        real, imag = _scaled(other)
+        return Pair(self.real - real, self.imag - imag)
 
     def __rsub__(self, other: Any) -> Any:
-        return -self + other
+        real, imag = _scaled(self)
+        return Pair(other - real, -imag)
 
-    __rmul__, __radd__ = __mul__, __add__
+    __rmul__ = __mul__
 
     def size(self, dim: int | None = None) -> Any:
         return self.shape if dim is None else self.shape[dim]
@@ -90,6 +94,11 @@ class Pair:
 
     def abs(self) -> Any:
         return torch.hypot(self.real, self.imag)
+
+
+def _scaled(x: Any) -> tuple[Any, Any]:
+    """The parts of a number or tensor, real or complex, times 1 + 0i."""
+    return (x.real - x.imag * 0.0, x.imag + x.real * 0.0) if isinstance(x, Pair) else (x, x * 0.0)
 
 
 def view_as_complex(x: Any) -> Pair:
@@ -107,9 +116,9 @@ _OF_PAIRS: dict[str, Any] = {
     "view_as_real": lambda x: torch.stack((x.real, x.imag), -1),
     "real": lambda x: x.real,
     "imag": lambda x: x.imag,
-    "sub": lambda a, b: a - b if isinstance(a, Pair) else -b + a,
+    "sub": lambda a, b: a - b if isinstance(a, Pair) else b.__rsub__(a),
     "mul": Pair.__mul__,
-    "add": Pair.__add__,
+    "add": lambda a, b: a + b if isinstance(a, Pair) else b.__radd__(a),
     "neg": Pair.__neg__,
     "conj": Pair.conj,
     "abs": Pair.abs,
@@ -128,6 +137,6 @@ def called(func: Any, args: Any, kwargs: Any) -> Any:
     name = func.__name__.strip("_")
     if name not in _OF_PAIRS:
         raise Refused(f"{name} of complex numbers ({_SUPPORTED})")
-    if not isinstance(args[0], Pair) and name in ("mul", "add"):
+    if not isinstance(args[0], Pair) and name == "mul":
         args = args[::-1]
     return _OF_PAIRS[name](*args, **kwargs)
