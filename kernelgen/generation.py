@@ -99,6 +99,14 @@ def _traced(spec: OperatorSpec) -> tuple[Graph, tuple[str, ...]]:
     return frontend.trace(spec)
 
 
+def differentiated(spec: OperatorSpec) -> Graph:
+    """The graph from which the gradients of a spec are derived."""
+    from kernelgen.frontend.windows import is_depthwise
+
+    graph = _traced(spec)[0]
+    return frontend.trace(spec, whole=True)[0] if is_depthwise(graph) else graph
+
+
 def backward_of(spec: OperatorSpec) -> Backward | None:
     """The gradients of a spec that says `backward: true`."""
     if not spec.backward:
@@ -106,7 +114,7 @@ def backward_of(spec: OperatorSpec) -> Backward | None:
     from kernelgen.backward import backward
     from kernelgen.frontend.gradients import check_differentiable
 
-    found = backward(spec, _traced(spec)[0])
+    found = backward(spec, differentiated(spec))
     check_differentiable(spec)
     return found
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -68,3 +70,15 @@ def test_where_the_cache_cannot_be_written_nobody_waits(tmp_path: Path, monkeypa
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with devices.alone(GPU):
         assert not lock_of(GPU).exists()
+
+
+def test_where_files_cannot_be_locked_nobody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with devices.alone(GPU):
+        assert lock_of(GPU).exists()
+    with pytest.raises(OSError, match="of the block"), devices.alone(GPU):
+        raise OSError("of the block")

@@ -476,12 +476,14 @@ def test_reading_ncu() -> None:
 
 
 COUNTS = """#!{python}
-import json, pathlib, sys
+import json, pathlib, sys, time
 told = json.loads(sys.argv[-1])
 print({head!r})
 with open({asked!r}, "a") as file:
     print(len(told), file=file)
 for number, request in enumerate(told):
+    if "HANGS" in pathlib.Path(request["path"]).read_text():
+        time.sleep(60)
     if "CRASHES" in pathlib.Path(request["path"]).read_text():
         sys.exit("CUDA error: an illegal memory access was encountered")
     print(f'"{{number}}","1","scale_kernel","gpu__time_duration.sum","ns","{{len(request["case"]["label"])}}000"')
@@ -524,6 +526,34 @@ def test_a_call_that_fails_under_ncu_takes_no_other_with_it(tmp_path: Path, monk
     ]  # fmt: skip
     assert asked.read_text().split() == ["4", "2", "1", "1", "1"]
     assert profile._refusals == []
+
+
+def test_a_call_that_does_not_end_under_ncu_is_asked_for_twice_and_torchs_own_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    ncu, asked = tmp_path / "ncu", tmp_path / "asked"
+    ncu.write_text(COUNTS.format(python=sys.executable, head=NCU.splitlines()[1], asked=str(asked)))
+    ncu.chmod(0o755)
+    monkeypatch.setattr(profile, "ncu", lambda: str(ncu))
+    monkeypatch.setattr(profile, "_refusals", [])
+    hangs = candidate(**{"import triton\n": "import triton  # HANGS\n"})
+    torchs = candidate(**{"if size:": "if not size:"})
+    calls = [
+        Call(one, BIG, what)
+        for one, what in ((CURRENT, "a"), (CURRENT, "b"), (hangs, "c"), (CURRENT, "d"), (torchs, "e"), (CURRENT, "f"))
+    ]
+    plan = KernelPlan(spec(), "pointwise", None, (TableRow((), SCHEDULE),))
+    limits = Limits(profile_s=2.0, profiled_call_s=0.1)
+    with CudaEvaluator(devices.find("cpu"), plan, QUARTET, tmp_path / "c", work, 2, limits, "run") as found:
+        monkeypatch.setattr(found.runner, "call", lambda op, args, limit_s: {"left_out": "", "time_us": 7.0})
+        told = [one for one in found.kernels(calls) if not isinstance(one, Failed)]
+    rows = [(row.configuration, row.source) for rows, _ in told for row in rows]
+    assert rows == [
+        ("a", "ncu"), ("b", "ncu"), ("c", "derived"), ("d", "ncu"), ("e", "sum, derived"), ("f", "ncu"),
+    ]  # fmt: skip
+    assert [why for _, why in told] == ["", "", profile.TOO_LONG, "", profile.NO_KERNEL, ""]
+    assert asked.read_text().split() == ["4", "1", "1", "1", "1", "1"]
 
 
 def children() -> list[str]:

@@ -176,40 +176,6 @@ def test_turns_on_two_devices_overlap(tmp_path: Path) -> None:
     assert codes == [0, 0], (tmp_path / "log").read_text()
 
 
-GOES_ON_AFTER_ITS_TURN = """
-import json, os, sys
-answer, pipe = sys.argv[1:]
-def say(stage):
-    open(answer + ".new", "w").write(json.dumps({"stage": stage}))
-    os.replace(answer + ".new", answer)
-say("ready")
-sys.stdin.readline()
-try:
-    os.mkdir(pipe + ".first")
-except FileExistsError:
-    open(pipe, "wb")  # in its turn, which begins once that of the other is over
-else:
-    say("optimize")
-    open(pipe, "rb")
-"""
-
-
-def test_rounds_go_on_while_another_has_its_turn(tmp_path: Path) -> None:
-    """With the turn until its end the first would wait for ever."""
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    turns = Turns(1)
-    with ThreadPoolExecutor(2) as pool, (tmp_path / "log").open("w") as log:
-        answers = [tmp_path / f"answer{n}" for n in range(2)]
-        command = [sys.executable, "-c", GOES_ON_AFTER_ITS_TURN]
-        ran = [pool.submit(turns.run, [*command, str(a), str(pipe)], a, 30.0, log) for a in answers]
-        try:
-            codes = [one.result()[0] for one in as_completed(ran)]
-        finally:
-            turns.end()
-    assert codes == [0, 0], (tmp_path / "log").read_text()
-
-
 def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()

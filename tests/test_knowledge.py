@@ -47,7 +47,9 @@ def test_a_run_becomes_rows(tmp_path: Path) -> None:
     assert {r.strategy for r in rows} <= {"block_size", "warp_stage", ""}
     assert {r.seq for r in current} <= {r.seq for r in read(result.folder) if r.kind == "round"}
     assert START in {r.values() for r in current}, "what a run begins with is known, though no round tries it"
-    assert len({(r.case, r.schedule) for r in current}) == len(current)
+    assert len({(r.case, r.values()) for r in current}) == len(current)
+    tried = {(r.case, r.values()) for r in rows if r.strategy}
+    assert not tried & {(r.case, r.values()) for r in current}, "a round's own are its rows"
     beside = {t["against_us"] for c in candidates for t in c.data["evaluation"]["timings"]}
     assert {r.time_us for r in current} <= beside
     assert all(r.time_us and r.device == "NVIDIA H200" and r.family == "toy" for r in rows)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import prod
 
 from kernelgen.backward.tape import Tape, needed
 from kernelgen.frontend.build import Refused
 from kernelgen.frontend.convolution_gradients import options, written
-from kernelgen.frontend.graph import CALL, Convolution, Graph, Node, Ref, seen_through
+from kernelgen.frontend.graph import CALL, Convolution, Dim, Graph, Node, Ref, seen_through
 
 _FUNCTIONS = ("torch.nn.functional.conv", "torch.nn.grad.conv")
 _THROUGH = ("add", "sub", "round", "reshape")
@@ -134,7 +135,7 @@ def gradients(tape: Tape, node: Node, g: Ref) -> Iterator[tuple[int, Ref]]:
     elif windows.padding != windows.behind:
         raise Refused(f"the gradient of {function} with more padding on one side (pad its input)")
     else:
-        of_input = _of_input(rank, windows)
+        of_input = _of_input(rank, windows, tape.node(weight).shape)
     yield given.node, _call(tape, node, (given, weight, g), of_input, given)
     yield weight.node, _call(tape, node, of_weight, written("weight", rank, windows), weight)
     for one in bias:
@@ -143,8 +144,18 @@ def gradients(tape: Tape, node: Node, g: Ref) -> Iterator[tuple[int, Ref]]:
             yield one.node, tape.view("reshape", total, tape.node(one).shape)
 
 
-def _of_input(rank: int, windows: Convolution) -> str:
-    """Where windows lie side by side it is a transposed convolution, which a kernel can compute."""
+def _of_input(rank: int, windows: Convolution, weight: tuple[Dim, ...]) -> str:
+    """Where windows lie side by side it is a transposed convolution, which a kernel can compute; of every channel by
+    itself it is a convolution with the windows turned round, which the kernel of the forward computes."""
+    reach = [
+        d * (prod(n for n in size if isinstance(n, int)) - 1)
+        for d, size in zip(windows.dilation, weight[2:], strict=True)
+    ]
+    before = tuple(r - p for r, p in zip(reach, windows.padding, strict=True))
+    if set(windows.stride) == {1} and weight[:2] == ((windows.groups,), ()) and min(before, default=0) >= 0:
+        turned = f"{{1}}.flip({', '.join(str(d) for d in range(-rank, 0))})"
+        around = options(replace(windows, padding=before, behind=before))
+        return f"torch.nn.functional.conv{rank}d({{2}}, {turned}{around})"
     if set(windows.stride) == {1}:
         return f"torch.nn.functional.conv_transpose{rank}d({{2}}, {{1}}{options(windows)})"
     return written("input", rank, windows)

@@ -113,7 +113,7 @@ def _active(spec: OperatorSpec, graph: Graph) -> set[int]:
 def _shortcut(tape: Tape, graph: Graph, i: int, g: Ref) -> list[tuple[int, Ref]]:
     """Past the operations of a composite, where it has a derivative that is better known as a whole."""
     for made, name, operands in graph.shortcuts:
-        if made == i:
+        if made == i and name in SHORTCUTS:
             parts = SHORTCUTS[name](tape, operands, Ref(i), g)
             return list(_to_operands(tape, graph.nodes[i], operands, parts))
     return []

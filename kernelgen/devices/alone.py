@@ -1,4 +1,4 @@
-"""One process at a time takes times on a device, of all that run kernelgen on this machine."""
+"""One process at a time takes times on a device, of all that tune with the same cache and see it by the same number."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import fcntl
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from kernelgen.devices.device import Device, cache_folder
@@ -17,16 +17,12 @@ _VISIBLE = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES")
 @contextmanager
 def alone(device: Device) -> Iterator[None]:
     """Wait until no other process takes times on the device, and let none while the block runs. Where the cache cannot
-    be written nobody waits. Ends with the process, however that ends."""
-    try:
-        place = lock_of(device)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        handle = place.open("a")
-    except OSError:
-        yield
-        return
-    with handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    be written, or knows no locks, nobody waits. Ends with the process, however that ends."""
+    with ExitStack() as held:
+        with suppress(OSError):
+            place = lock_of(device)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            fcntl.flock(held.enter_context(place.open("a")), fcntl.LOCK_EX)
         yield
 
 

@@ -251,11 +251,14 @@ class CudaEvaluator(Evaluator):
         """What each kernel of the calls did, and why not ncu said so where it did not; call by call in their order.
         Calls go to one ncu together: it takes seconds to start."""
         self.ahead([call.candidate for call in calls])
-        rest = list(calls)
+        rest, by_itself = list(calls), 0
         while rest:
-            counted, why = self._counters_of(rest[:1] if rest[0].keep else rest[:TOGETHER])
-            if not counted and not rest[0].keep:  # alone, whatever it launches
+            together = 1 if rest[0].keep or by_itself else TOGETHER
+            counted, why = self._counters_of(rest[:together])
+            if not counted and together > 1:  # by itself, whatever it launches; each of them, if one does not end
+                by_itself = together if why == profile.TOO_LONG else 0
                 counted, why = self._counters_of(rest[:1])
+            by_itself = max(by_itself - max(len(counted), 1), 0)
             for call, launches in zip(rest, counted, strict=False):
                 yield kernels.of_ncu(call.case.label, call.configuration, launches, self.work(call.case)), ""
             rest = rest[len(counted) :]
@@ -268,9 +271,11 @@ class CudaEvaluator(Evaluator):
         with suppress(Failed):  # `_derived` says so
             for call in calls:
                 launches = self._compiler.compile(call.candidate, [call.case])[call.case.label].facts
+                if not launches:  # a call of torch's, whose kernels nobody knows by name
+                    break
                 told.append(({**self._candidate_args(call.candidate), "case": call.case.to_json()}, launches))
         if not told:
-            return [], ""
+            return [], profile.NO_KERNEL
         limit_s = self.limits.profile_s + self.limits.profiled_call_s * (len(told) - 1)
         with alone(self.device):
             return profile.whole_calls(told, self._crew.profile_environment, limit_s, calls[0].keep)

@@ -33,6 +33,8 @@ METRICS = {
 }
 """Fields of Counters, each with ncu's name of a percentage."""
 COMPUTED = "computed from bytes and time"
+NO_KERNEL = "no kernel of its own"
+TOO_LONG = "ncu took too long"
 FORBIDDEN = "ncu may not read the counters (ERR_NVGPUCTRPERM)"
 ONCE = (sys.executable, "-P", "-m", "kernelgen.worker.once")
 
@@ -104,7 +106,7 @@ def whole_calls(
     program = ncu()
     names = [one.kernel for _, launches in calls for one in launches]
     if program is None or _refusals or not names:
-        return [], _refusals[0] if _refusals else "no ncu" if program is None else "no kernel of its own"
+        return [], _refusals[0] if _refusals else "no ncu" if program is None else NO_KERNEL
     requests = [request for request, _ in calls]
     text = output_of([*kernels.command(program, names, keep), *once(*requests)], env, limit_s)
     if keep is not None and text is not None and keep.is_file():
@@ -176,7 +178,7 @@ def parse(text: str, kernel: str) -> Counters | None:
 def reason(text: str | None) -> str:
     """Why ncu gave no counters, in a few words."""
     if text is None:
-        return "ncu took too long"
+        return TOO_LONG
     if "ERR_NVGPUCTRPERM" in text:
         return FORBIDDEN
     return "ncu printed no counters"

@@ -56,11 +56,12 @@ def _returns(count: int) -> str:
 
 
 def _differentiable(spec: OperatorSpec, folder: Path) -> dict[str, str]:
-    """NAME_autograd.py as the package itself, and the parts of the backward as modules of it."""
+    """NAME_autograd.py as the package itself, and the parts of the backward as modules of it, as the forward that saves
+    what they read."""
     text = read(folder / f"{spec.name}_autograd.py")
-    parts = re.findall(r"^from (backward\w*)\.(\w+)_triton import", text, re.MULTILINE)
+    parts = re.findall(r"^from (forward|backward\w*)\.(\w+)_triton import", text, re.MULTILINE)
     text = text.replace(f"from {spec.name}_triton import", "from .kernel import")
-    text = re.sub(r"^from backward\w*\.(\w+)_triton import", r"from .\1 import", text, flags=re.MULTILINE)
+    text = re.sub(r"^from (?:forward|backward\w*)\.(\w+)_triton import", r"from .\1 import", text, flags=re.MULTILINE)
     text = text.replace(f"from {spec.name}_autograd import", f"from {spec.name}_op import")
     return {"__init__.py": text, **{f"{name}.py": read(folder / at / f"{name}_triton.py") for at, name in parts}}
 

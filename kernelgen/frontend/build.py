@@ -46,10 +46,10 @@ class Refused(Exception):
 class Builder:
     """The nodes so far, and the statement of the reference that the next ones belong to."""
 
-    def __init__(self, *, elastic: bool = False, sizes: Sequence[Mapping[str, int]] = ()) -> None:
+    def __init__(self, *, elastic: bool = False, sizes: Sequence[Mapping[str, int]] = (), whole: bool = False) -> None:
         """`elastic`: "..." stands for any number of dimensions, so that one of one element may have more elsewhere.
-        `sizes`: those of the spec's cases, by their names."""
-        self.elastic, self.sizes = elastic, sizes
+        `sizes`: those of the spec's cases, by their names. `whole`: depthwise convolutions stay convolutions."""
+        self.elastic, self.sizes, self.whole = elastic, sizes, whole
         self.nodes: list[Node] = []
         self.statement: int | None = None
         self.notes: dict[str, None] = {}

@@ -81,7 +81,8 @@ def torch_call(b: Builder, node: Any, call: Call) -> Result:
         return _parts(b, node, call, operands, text, noun)
     shapes = [b.node(ref).shape for ref in operands if isinstance(ref, Ref)]
     by_itself = len(operands) > 1 and operands[0] == operands[1]  # which no kernel of windows reads twice
-    windows = convolution(function, call, shapes) if function in CONVOLUTIONS and not by_itself else None
+    convolves = function in CONVOLUTIONS and not by_itself
+    windows = convolution(function, call, shapes, whole=b.whole) if convolves else None
     attrs = (call.torch_dtype, text, noun)
     return b.torch_call(operands, call.shape, attrs, equation(text, shapes), convolution=windows)
 

@@ -20,11 +20,14 @@ _PLACES, _TAPS = "xyz", "rst"
 """Letters of the dimensions of space in the result, and of those of a window."""
 
 
-def convolution(function: str, call: Call, shapes: Sequence[tuple[Dim, ...]]) -> Convolution | None:
+def convolution(
+    function: str, call: Call, shapes: Sequence[tuple[Dim, ...]], *, whole: bool = False
+) -> Convolution | None:
     """How the windows of a call lie; None where that is not known as numbers, or there is no batch. Raises Refused for
     what torch itself refuses when it runs, and not before.
 
-    `shapes`: of the input and of the weight.
+    `shapes`: of the input and of the weight. `whole`: groups may have one channel each, of which no kernel makes a
+    product of matrices.
     """
     given, weight = shapes[:2]
     rank = len(weight) - 2
@@ -37,7 +40,8 @@ def convolution(function: str, call: Call, shapes: Sequence[tuple[Dim, ...]]) ->
         return None
     if min(dilation, default=1) < 1:
         raise Refused(f"{function} with dilation={dilation} (must be at least 1)")
-    if groups > 1 and not all(_parts(dim, groups) for dim in (given[1], weight[0])):
+    each = [_parts(dim, groups) for dim in (given[1], weight[0])] if groups > 1 else []
+    if None in each or (() in each and not whole):
         return None
     reach = [d * (size - 1) for d, size in zip(dilation, window, strict=True) if size is not None]
     padding = call.get(4, "padding", 0)

@@ -25,6 +25,8 @@ class Reference:
     file: str
     writes: bool = False
     """Whether it may have operations in place: by their names, by `+=` and the like, to subscripts, or `inplace=`."""
+    whole: bool = False
+    """Whether depthwise convolutions stay convolutions in its graph, as their gradients are those of convolutions."""
 
 
 def compile_reference(spec: OperatorSpec) -> Reference:

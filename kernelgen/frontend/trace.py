@@ -27,18 +27,19 @@ from kernelgen.spec.cases import admits, usual_sizes
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, TensorSpec
 
 
-def trace(spec: OperatorSpec, *, derived: bool = False) -> tuple[Graph, tuple[str, ...]]:
+def trace(spec: OperatorSpec, *, derived: bool = False, whole: bool = False) -> tuple[Graph, tuple[str, ...]]:
     """The graph of a spec's reference, with notes for the reviewer.
 
     `derived`: the reference was written from the graph of another, which means one thing for all dtypes and ranks and
     casts to no fixed 16-bit dtype. That is not asked again: one trace says all, unless "..." stands behind a name, for
     gradients count dimensions from the end.
+    `whole`: see `Reference.whole`.
 
     Raises SpecError where the reference fails or does not return what `outputs` declares, UnsupportedError where an
     operation has no rule or the reference does different things for different dtypes or ranks.
     """
     check_branches(spec)
-    reference = compile_reference(spec)
+    reference = replace(compile_reference(spec), whole=whole)
     halves = _halves(spec)
     graph, notes = _trace_once(spec, reference, halves[0], 1)
     if derived:
@@ -163,7 +164,8 @@ def _trace_at(
         lines = [line_of(reference, user) for user in made[0].users]
         raise unsupported(spec, next(iter(lines), None), "a tensor constant that the reference creates")
     cases = [{k: v for k, v in c.sizes if isinstance(v, int)} for c in (*spec.accuracy, *spec.performance)]
-    builder = Builder(elastic=any(ELLIPSIS in t.shape for t in spec.inputs), sizes=cases)
+    elastic = any(ELLIPSIS in t.shape for t in spec.inputs)
+    builder = Builder(elastic=elastic, sizes=cases, whole=reference.whole)
     symbols = symbols_of(spec, exported, leading)
     values: dict[Any, Any] = {}
     roots: dict[int, Ref] = {}

@@ -10,11 +10,15 @@ from functools import reduce
 
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.build import Builder, converted
-from kernelgen.frontend.graph import CALL, DOT, REDUCTIONS, SCANS, SCATTERS, Arg, Dim, Ref, SizeOf, same_size
+from kernelgen.frontend.convolutions import CONVOLUTIONS
+from kernelgen.frontend.graph import CALL, DOT, REDUCTIONS, SCANS, SCATTERS, Arg, Dim, Graph, Ref, SizeOf, same_size
 from kernelgen.frontend.indices import Condition, Expr
 from kernelgen.frontend.moves import axes
 from kernelgen.frontend.reductions import mean_of
 from kernelgen.frontend.rule import Call, Refused, Result, Rule, StaysCall
+
+DEPTHWISE = "depthwise"
+"""What a convolution of every channel by itself is called among a graph's shortcuts."""
 
 _MOST_TAPS = 64
 """Every tap is a load of its own in the kernel's text, of a pool of a pool as many as the first has."""
@@ -274,6 +278,14 @@ def max_pool_places(rank: int) -> Rule:
     return rule
 
 
+def is_depthwise(graph: Graph) -> bool:
+    """Whether it has a convolution of every channel by itself, written out, or transposed as a call of torch's."""
+    calls = (node for node in graph.nodes if node.op == CALL and node.convolution is None)
+    return any(name == DEPTHWISE for _, name, _ in graph.shortcuts) or any(
+        str(node.attrs[1]).startswith(CONVOLUTIONS) for node in calls
+    )
+
+
 def depthwise(rank: int) -> Rule:
     """A convolution with a window for every channel and no sum over channels."""
 
@@ -284,6 +296,8 @@ def depthwise(rank: int) -> Rule:
         channels = groups.dim if isinstance(groups, SizeOf) else (groups,)
         if not same_size(shape[-rank - 1], channels) or not same_size(window[0], channels) or window[1] != ():
             raise Refused("a convolution that sums over channels (supported: groups == channels, depthwise)")
+        if b.whole:
+            raise Refused("a depthwise convolution as a whole")
         kernel = [math.prod(a for a in d if isinstance(a, int)) for d in window[2:]]
         if any(isinstance(a, str) for d in window[2:] for a in d):
             raise Refused("a window whose size is not a number")
@@ -300,7 +314,7 @@ def depthwise(rank: int) -> Rule:
             b.map("mul", tap, b.index(weight, across, (channel, ix.number(0), *map(ix.number, offsets))))
             for offsets, tap in taps
         )
-        total = reduce(lambda sum_, term: b.map("add", sum_, term), terms)
+        total = b.shortcut(reduce(lambda sum_, term: b.map("add", sum_, term), terms), DEPTHWISE, x, weight)
         return total if bias is None else b.map("add", total, b.index(bias, across, (channel,)))
 
     return rule

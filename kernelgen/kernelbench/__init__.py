@@ -72,24 +72,21 @@ def run(
     """Every problem that the journal in `out` does not have yet, each within its time; all outcomes in order.
 
     `jobs`: so many problems are imported, generated and judged at small shapes at once, each by its share of the cores;
-    then each has a device to itself. Rounds of several go on at once, of which one takes times. `each`: for every
-    device, the variables that show it alone to a process. A round of optimisation may take as long again as `limit_s`.
-    A record belongs to the file's text, the device and what is asked: a problem that changed is run again.
+    then each has a device to
+    itself. `each`: for every device, the variables that show it alone to a process. A round of optimisation may take as
+    long again as `limit_s`. A record belongs to the file's text, the device and what is asked: a problem that changed
+    is run again.
     """
     ledger = Ledger(files, out, device, again, asked)
-    step = len(ledger.todo) if asked.rounds else jobs  # rounds are no quiet time: nobody waits for one
-    for start in range(0, len(ledger.todo), max(step, 1)):
-        batch = ledger.todo[start : start + step]
-        at_once = min(jobs, len(batch))
-        turns, each_has = Turns(1 if asked.rounds else at_once, each), min(MOST_CORES, max(1, cores() // at_once))
-        with ThreadPoolExecutor(at_once) as pool:
-            running = {pool.submit(_one, f, out, limit_s, turns, asked, each_has): f for f in batch}
+    for start in range(0, len(ledger.todo), jobs):
+        batch = ledger.todo[start : start + jobs]
+        turns, each_has = Turns(len(batch), each), min(MOST_CORES, max(1, cores() // len(batch)))
+        with ThreadPoolExecutor(len(batch)) as pool:
             try:
+                running = {pool.submit(_one, f, out, limit_s, turns, asked, each_has): f for f in batch}
                 for done in as_completed(running):
                     say(ledger.add(running[done], done.result()))
             finally:
-                for waiting in running:
-                    waiting.cancel()
                 turns.end()
     return ledger.outcomes()
 

@@ -21,14 +21,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kernelgen import devices, generation
+from kernelgen import generation
 from kernelgen.errors import KernelgenError
 from kernelgen.export import export_kernelbench
 from kernelgen.files import write_atomic
 from kernelgen.importer import Imported, import_file, naming
 from kernelgen.kernelbench import rounds, shared
 from kernelgen.kernelbench.asked import DTYPE, Asked
-from kernelgen.kernelbench.turns import READY, SHARES
+from kernelgen.kernelbench.turns import READY
 from kernelgen.lifeline import die_with_parent
 from kernelgen.spec import load_spec
 
@@ -127,10 +127,6 @@ class Problem:
 
     def _at_its_shapes(self, name: str, found: dict[str, Any]) -> None:
         """Right at its own shapes, and then timed; one problem at a time, since some fill the device's memory."""
-        with devices.alone(devices.find("cuda")):  # rounds of other problems take times, too
-            self._judged_and_timed(name, found)
-
-    def _judged_and_timed(self, name: str, found: dict[str, Any]) -> None:
         performance = importlib.import_module(f"{name}_performance")
         self._stage("its own shapes, KernelBench's tolerance")
         self._within_tolerance(name, found)
@@ -146,7 +142,7 @@ class Problem:
         """Rounds, and what the kernel that they leave comes to."""
         from kernelgen import judge
 
-        self._stage(SHARES)
+        self._stage("optimize")
         found = self.answer["optimized"] = rounds.played(self.out, spec.name, self.asked.rounds, DTYPE)
         self._save()
         if not found["kept"] or judge.device.find() != "cuda":

@@ -18,15 +18,13 @@ from kernelgen.importer.isolated import start_isolated
 
 READY = "ready"
 """The stage at which a process waits for its turn: it goes on when it reads a line."""
-SHARES = "optimize"
-"""The stage with which its turn is over, though it goes on: it takes the device for itself whenever it times
-something, see `devices.alone`."""
 _POLL_S = 0.05
 
 
 class Turns:
-    """When so many processes are ready or have ended, each gets its turn on its device, in the order of arrival.
-    `each`: for every device, the variables that show it alone; a process is given the next of them when it starts."""
+    """So many processes at once: when all are ready or have ended, each gets its turn on its device, in the order of
+    arrival. `each`: for every device, the variables that show it alone; a process is given the next of
+    them when it starts."""
 
     def __init__(self, count: int, each: Sequence[Mapping[str, str]] = ({},)) -> None:
         self._everyone = threading.Barrier(count)
@@ -62,19 +60,13 @@ class Turns:
             self._everyone.wait()
         with turn:
             began = time.monotonic()
-            assert process.stdin is not None
-            with suppress(BrokenPipeError):  # it has ended
-                process.stdin.write(b"\n")
-                process.stdin.flush()
-            while process.poll() is None and stage(answer) != SHARES and used + time.monotonic() - began < limit_s:
-                time.sleep(_POLL_S)
-        try:
-            process.communicate(timeout=max(limit_s - used - (time.monotonic() - began), 0.0))
-        except subprocess.TimeoutExpired:
-            _kill(process)
-            return None, used + time.monotonic() - began
-        _kill(process)  # what it started and left
-        return process.returncode, used + time.monotonic() - began
+            try:
+                process.communicate(b"\n", timeout=max(limit_s - used, 0.0))
+            except subprocess.TimeoutExpired:
+                _kill(process)
+                return None, used + time.monotonic() - began
+            _kill(process)  # what it started and left
+            return process.returncode, used + time.monotonic() - began
 
     def end(self) -> None:
         """Kill what still runs, with all that it started, and let nobody wait."""

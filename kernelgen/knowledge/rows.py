@@ -122,7 +122,7 @@ def of_records(run: str, records: Sequence[journal.Record]) -> Iterator[Row]:
         "version": begun["version"],
     }  # fmt: skip
     ends = {r.data["round"]: r for r in records if r.kind == "round"}
-    known: set[tuple[str, str]] = set()
+    known: set[tuple[str, Schedule]] = set()
     for record in records:
         if record.kind != "candidate" or (record.data["round"], record.data["hash"]) not in choices:
             continue
@@ -139,16 +139,18 @@ def of_records(run: str, records: Sequence[journal.Record]) -> Iterator[Row]:
         if evaluation.status is Status.OK and before and len(before.data["current"]) == len(data["table"]):
             current = Schedule.from_json(before.data["current"][chosen["row"]]["schedule"])
             for case, beside in timed.items():
-                if (case, text := _text(current)) not in known:
-                    known.add((case, text))
+                if (case, current) not in known:
+                    known.add((case, current))
                     yield Row(
                         seq=before.seq, round=data["round"], source=before.data["hash"], variant=current.variant,
-                        schedule=text, case=case, dtype=_dtypes(case), time_us=beside.against_us, speedup=None,
-                        low=None, high=None, status=str(Status.OK), bottleneck="", strategy="", kept=False, **of_run,
+                        schedule=_text(current), case=case, dtype=_dtypes(case), time_us=beside.against_us,
+                        speedup=None, low=None, high=None, status=str(Status.OK), bottleneck="", strategy="",
+                        kept=False, **of_run,
                     )  # fmt: skip
         for case in data["cases"] if evaluation.status is not Status.OK else timed:
             timing = timed.get(case)
             interval = timing.interval if timing else None
+            known.add((case, schedule))
             yield Row(
                 seq=record.seq, round=data["round"], source=data["hash"], variant=schedule.variant,
                 schedule=_text(schedule), case=case, dtype=_dtypes(case), time_us=timing.time_us if timing else None,

@@ -41,7 +41,7 @@ def files_of(made: Backward) -> dict[str, str]:
 
 
 def derived(spec: OperatorSpec) -> Backward:
-    return backward(spec, frontend.trace(spec)[0])
+    return backward(spec, generation.differentiated(spec))
 
 
 def references(spec: OperatorSpec) -> list[list[str]]:
@@ -626,6 +626,15 @@ def test_the_exported_package_has_the_gradients(rms_norm: Any, tmp_path: Path) -
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "package"), "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", "-k", "gradients or opcheck"]
     ran = subprocess.run(command, cwd=tmp_path / "package", env=env, text=True, capture_output=True, check=False)
+    assert ran.returncode == 0, ran.stdout
+    assert "2 passed" in ran.stdout
+
+
+def test_a_package_has_the_forward_that_saves_what_gradients_need(tmp_path: Path) -> None:
+    export_custom_op(load_spec(SPECS / "conv1d_gelu.yaml"), SPECS.parent / "operators" / "conv1d_gelu", tmp_path)
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", "-k", "gradients or opcheck"]
+    ran = subprocess.run(command, cwd=tmp_path, env=env, text=True, capture_output=True, check=False)
     assert ran.returncode == 0, ran.stdout
     assert "2 passed" in ran.stdout
 

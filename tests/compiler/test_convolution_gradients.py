@@ -48,6 +48,19 @@ FORMS = {
         IMAGE,
         "B 6 6 7",
     ),
+    "every channel by itself": of(
+        "return torch.relu(F.conv2d(x, w, c, padding=1, groups=4))",
+        {"x": "B 4 6 7", "w": "4 1 3 3", "c": "4"},
+        "B 4 6 7",
+    ),
+    "every channel by itself, of what is saved": of(
+        "return F.gelu(F.conv2d(x, w, dilation=2, groups=4)) * 2.0", {"x": "B 4 9 7", "w": "4 1 3 2"}, "B 4 5 5"
+    ),
+    "depthwise and separable": of(
+        "y = F.silu(F.conv2d(x, w, padding=1, stride=2, groups=4))\nreturn F.conv2d(y, v)",
+        {"x": "B 4 6 8", "w": "4 1 3 3", "v": "5 4 1 1"},
+        "B 5 3 4",
+    ),
     "scaled by channel": of("return torch.tanh(F.conv2d(x, w) * s)", {**IMAGE, "s": "6 1 1"}, "B 6 4 5"),
 }
 
@@ -61,7 +74,7 @@ def test_gradients_are_those_of_autograd(name: str) -> None:
 def convolutions(draw: st.DrawFn) -> Sample:
     """A convolution of any rank, stride, padding, dilation and groups, transposed or not, with what may follow it."""
     rank = draw(st.sampled_from([1, 2, 2, 3]))
-    groups, transposed = draw(st.sampled_from([1, 1, 2])), draw(st.booleans())
+    groups, transposed = draw(st.sampled_from([1, 1, 2, 4])), draw(st.booleans())
     window, size = (tuple(draw(st.integers(*ends)) for _ in range(rank)) for ends in ((1, 3), (5, 7)))
     stride, padding, dilation = (draw(st.integers(*ends)) for ends in ((1, 2), (0, 1), (1, 2)))
     rest = draw(st.integers(0, stride - 1)) if transposed else 0
@@ -70,7 +83,7 @@ def convolutions(draw: st.DrawFn) -> Sample:
         out = [(n - 1) * stride - 2 * padding + r + rest + 1 for n, r in zip(size, reach, strict=True)]
     else:
         out = [(n + 2 * padding - r - 1) // stride + 1 for n, r in zip(size, reach, strict=True)]
-    given, made = 2 * groups, 3 * groups
+    given, made = (groups, groups) if groups > 2 else (2 * groups, 3 * groups)
     weight = (given, made // groups) if transposed else (made, given // groups)
     words = [("stride", stride, 1), ("padding", padding, 0), ("output_padding", rest, 0)]
     words += [("groups", groups, 1), ("dilation", dilation, 1)]
