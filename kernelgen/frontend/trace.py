@@ -155,6 +155,11 @@ def _trace_once(
         raise
 
 
+def _builder(spec: OperatorSpec, *, whole: bool) -> Builder:
+    cases = [{k: v for k, v in c.sizes if isinstance(v, int)} for c in (*spec.accuracy, *spec.performance)]
+    return Builder(elastic=any(ELLIPSIS in t.shape for t in spec.inputs), sizes=cases, whole=whole)
+
+
 def _trace_at(
     spec: OperatorSpec, reference: Reference, binding: Binding, leading: int, turned: int
 ) -> tuple[Graph, tuple[str, ...]]:
@@ -163,9 +168,7 @@ def _trace_at(
     if made:
         lines = [line_of(reference, user) for user in made[0].users]
         raise unsupported(spec, next(iter(lines), None), "a tensor constant that the reference creates")
-    cases = [{k: v for k, v in c.sizes if isinstance(v, int)} for c in (*spec.accuracy, *spec.performance)]
-    elastic = any(ELLIPSIS in t.shape for t in spec.inputs)
-    builder = Builder(elastic=elastic, sizes=cases, whole=reference.whole)
+    builder = _builder(spec, whole=reference.whole)
     symbols = symbols_of(spec, exported, leading)
     values: dict[Any, Any] = {}
     roots: dict[int, Ref] = {}

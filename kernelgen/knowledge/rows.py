@@ -109,7 +109,7 @@ def of_records(run: str, records: Sequence[journal.Record]) -> Iterator[Row]:
     begun = next((r.data for r in records if r.kind == "run"), None)
     if begun is None or not any(map(_measured, records)):
         return
-    rounds = {r.data["round"]: r.data for r in records if r.kind == "round"}
+    ends = {r.data["round"]: r for r in records if r.kind == "round"}
     choices = {
         (r.data["round"], one["hash"]): (one, r.data["advice"]["strategy"])
         for r in records
@@ -121,7 +121,6 @@ def of_records(run: str, records: Sequence[journal.Record]) -> Iterator[Row]:
         "device": begun["device"]["device"], "torch": begun["device"]["torch"], "triton": begun["device"]["triton"],
         "version": begun["version"],
     }  # fmt: skip
-    ends = {r.data["round"]: r for r in records if r.kind == "round"}
     known: set[tuple[str, Schedule]] = set()
     for record in records:
         if record.kind != "candidate" or (record.data["round"], record.data["hash"]) not in choices:
@@ -130,7 +129,7 @@ def of_records(run: str, records: Sequence[journal.Record]) -> Iterator[Row]:
         chosen, strategy = choices[data["round"], data["hash"]]
         if chosen["row"] is None:
             continue  # another table: of which schedule a time is, its cases say and not this record
-        played = rounds.get(data["round"], {})
+        played = ends[data["round"]].data if data["round"] in ends else {}
         schedule = Schedule.from_json(data["table"][chosen["row"]]["schedule"])
         kept = bool(played.get("kept")) and played["table"][chosen["row"]]["schedule"] == schedule.to_json()
         evaluation = evaluation_from_json(data["evaluation"])
@@ -138,15 +137,14 @@ def of_records(run: str, records: Sequence[journal.Record]) -> Iterator[Row]:
         before = ends.get(data["round"] - 1)
         if evaluation.status is Status.OK and before and len(before.data["current"]) == len(data["table"]):
             current = Schedule.from_json(before.data["current"][chosen["row"]]["schedule"])
-            for case, beside in timed.items():
-                if (case, current) not in known:
-                    known.add((case, current))
-                    yield Row(
-                        seq=before.seq, round=data["round"], source=before.data["hash"], variant=current.variant,
-                        schedule=_text(current), case=case, dtype=_dtypes(case), time_us=beside.against_us,
-                        speedup=None, low=None, high=None, status=str(Status.OK), bottleneck="", strategy="",
-                        kept=False, **of_run,
-                    )  # fmt: skip
+            for case in [case for case in timed if (case, current) not in known]:
+                known.add((case, current))
+                yield Row(
+                    seq=before.seq, round=data["round"], source=before.data["hash"], variant=current.variant,
+                    schedule=_text(current), case=case, dtype=_dtypes(case), time_us=timed[case].against_us,
+                    speedup=None, low=None, high=None, status=str(Status.OK), bottleneck="", strategy="",
+                    kept=False, **of_run,
+                )  # fmt: skip
         for case in data["cases"] if evaluation.status is not Status.OK else timed:
             timing = timed.get(case)
             interval = timing.interval if timing else None
