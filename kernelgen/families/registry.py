@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from kernelgen.errors import Mistake, UnsupportedError
 from kernelgen.families import family as declared
 from kernelgen.families import lanes, npu, plane_schedules, planes
 from kernelgen.families.convolution import schedules as convolution_schedules
 from kernelgen.families.convolution.lowering import ConvolutionBody
-from kernelgen.families.dtypes import ITEMSIZE
+from kernelgen.families.dtypes import ELEMENT, ITEMSIZE
 from kernelgen.families.family import Family, Refusal
 from kernelgen.families.kernel import Body, body_of, elements
 from kernelgen.families.keys import key_tensor, rows_and_bytes
@@ -272,8 +272,27 @@ def stored_dtype(plan: LoweredPlan) -> str:
 
 
 def multiplied_dtype(plan: LoweredPlan) -> str:
-    """The dtype, or its variable, in which the kernels of a plan multiply in sums of products; "" without any."""
-    return _narrowest([p.kept or p.dtype for p in products(plan)], dict(plan.spec.dtypes))
+    """The dtype, or its variable, in which the kernels of a plan multiply in sums of products, or to which a reference
+    rounds what they multiply in a wider one; "" without any."""
+    found = [p.kept or p.dtype for p in products(plan)]
+    rounded = [dtype for kernel in plan.kernels for dtype in _rounded_factors(kernel)] if found else []
+    return _narrowest([*found, *rounded], dict(plan.spec.dtypes))
+
+
+def _rounded_factors(kernel: KernelPlan) -> Iterator[str]:
+    """The dtypes, or their variables, of what is rounded before a sum of products reads it."""
+    values = body_of(kernel).lowered.values
+    dtypes = {t.name: t.dtype for t in (*kernel.spec.inputs, *kernel.spec.outputs)}
+    waiting, seen = [i for i, value in enumerate(values) if value.op == "dot"], set[int]()
+    while waiting:
+        for arg in values[waiting.pop()].args:
+            if isinstance(arg, Use) and arg.value not in seen and values[arg.value].op != "dot":
+                seen.add(arg.value)
+                waiting.append(arg.value)
+    for i in sorted(seen):
+        if values[i].op == "round":
+            said = str(values[i].attr)
+            yield dtypes.get(said.removesuffix(ELEMENT), said)
 
 
 def _narrowest(dtypes: list[str], kinds: Mapping[str, tuple[str, ...]]) -> str:

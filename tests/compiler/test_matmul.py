@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from references import DEVICE, Sample, load, plan_of, sample, schedules, tensor
+from references import DEVICE, Sample, failures, load, plan_of, sample, schedules, tensor
 
 from kernelgen import families, render
 from kernelgen.errors import SpecError
@@ -785,3 +785,11 @@ def test_operands_may_be_called_as_kernels_call_their_own(names: tuple[str, str,
     found = product(f"return {a} @ {b} + {c}", {a: "M K", b: "K N", c: "N"})
     for schedule, op in tables(one_kernel(found)):
         check(found, op, inputs_of(found, FITTING, "float16"), schedule)
+
+
+def test_what_a_reference_rounds_before_products_in_float32_is_rounded_in_their_bounds() -> None:
+    """33 + x in float16 is off by 1/64, which tanh of sums around 0 shows."""
+    lines = "y = (x + 33).to(x.dtype).float() @ w\ny = torch.tanh(y) * 17\nreturn y.to(x.dtype)"
+    found = sample(lines, {"x": "A 17", "w": "17 D: float32"}, {"out": "A D"}, {"A": 15, "D": 33})
+    assert families.multiplied_dtype(plan_of(found.spec())) == "T"
+    assert failures(found, thorough=False) == []
