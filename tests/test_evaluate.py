@@ -490,14 +490,22 @@ for number, request in enumerate(told):
 """
 
 
-def test_a_call_that_fails_under_ncu_takes_no_other_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One call crashes, one does not compile: calls before and after them are counted, in few starts of ncu."""
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """How many calls each start of a profiler was asked for, which counts what does not crash and ends."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     ncu, asked = tmp_path / "ncu", tmp_path / "asked"
     ncu.write_text(COUNTS.format(python=sys.executable, head=NCU.splitlines()[1], asked=str(asked)))
     ncu.chmod(0o755)
     monkeypatch.setattr(profile, "ncu", lambda: str(ncu))
     monkeypatch.setattr(profile, "_refusals", [])
+    return asked
+
+
+def test_a_call_that_fails_under_ncu_takes_no_other_with_it(
+    asked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One call crashes, one does not compile: calls before and after them are counted, in few starts of ncu."""
     crashes = candidate(**{"import triton\n": "import triton  # CRASHES\n"})
     broken = candidate(**{"tl.load": "tl.loaded"})
     calls = [
@@ -529,14 +537,8 @@ def test_a_call_that_fails_under_ncu_takes_no_other_with_it(tmp_path: Path, monk
 
 
 def test_a_call_that_does_not_end_under_ncu_is_asked_for_twice_and_torchs_own_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    ncu, asked = tmp_path / "ncu", tmp_path / "asked"
-    ncu.write_text(COUNTS.format(python=sys.executable, head=NCU.splitlines()[1], asked=str(asked)))
-    ncu.chmod(0o755)
-    monkeypatch.setattr(profile, "ncu", lambda: str(ncu))
-    monkeypatch.setattr(profile, "_refusals", [])
     hangs = candidate(**{"import triton\n": "import triton  # HANGS\n"})
     torchs = candidate(**{"if size:": "if not size:"})
     calls = [

@@ -227,6 +227,15 @@ def test_traced_results_lie_as_the_operator_returns_them(
     torch.library.opcheck(getattr(torch.ops.kernelgen, name).default, tuple(inputs))
 
 
+def test_a_depthwise_convolution_of_any_number_of_channels_is_refused_in_a_line() -> None:
+    lines = "return torch.relu(F.conv2d(x, w, padding=1, groups=x.shape[1]))"
+    found = of(lines, {"x": "B C 6 7", "w": "C 1 3 3"}, "B C 6 7", {"B": 2, "C": 5})
+    with pytest.raises(
+        UnsupportedError, match="depthwise convolution whose channels are no number \\(declare how many"
+    ):
+        derived(found.spec())
+
+
 class Unsteady(TorchDispatchMode):
     """Under which the gradient of a weight is another in its last bit at every call, as a library may add it up."""
 
