@@ -28,6 +28,7 @@ from kernelgen.errors import (
 )
 from kernelgen.families.kernel import body_of
 from kernelgen.files import check_creatable, check_writable, read_text, write_atomic
+from kernelgen.frontend.windows import is_depthwise
 from kernelgen.language import Language, translate
 from kernelgen.manifest import Manifest, damaged, generated, hand_edited, read_manifest, text_hash, write_manifest
 from kernelgen.plan import Chip, LoweredPlan, OnePlan, Plan, TableRow
@@ -101,8 +102,6 @@ def _traced(spec: OperatorSpec) -> tuple[Graph, tuple[str, ...]]:
 
 def differentiated(spec: OperatorSpec) -> Graph:
     """The graph from which the gradients of a spec are derived."""
-    from kernelgen.frontend.windows import is_depthwise
-
     graph = _traced(spec)[0]
     return frontend.trace(spec, whole=True)[0] if is_depthwise(graph) else graph
 

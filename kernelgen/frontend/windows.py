@@ -279,7 +279,8 @@ def max_pool_places(rank: int) -> Rule:
 
 
 def is_depthwise(graph: Graph) -> bool:
-    """Whether it has a convolution of every channel by itself, written out, or transposed as a call of torch's."""
+    """Whether it may have a convolution of every channel by itself: one that is written out, or a call of torch's of
+    which no kernel makes a product of matrices, as a transposed one is."""
     calls = (node for node in graph.nodes if node.op == CALL and node.convolution is None)
     return any(name == DEPTHWISE for _, name, _ in graph.shortcuts) or any(
         str(node.attrs[1]).startswith(CONVOLUTIONS) for node in calls

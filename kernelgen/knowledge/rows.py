@@ -116,7 +116,7 @@ def of_records(run: str, records: Sequence[journal.Record]) -> Iterator[Row]:
         if r.kind == "choice"
         for one in r.data["candidates"]
     }
-    of_run = {
+    told = {
         "run": run, "operator": begun["operator"], "family": begun.get("family", ""), "spec": begun["spec"],
         "device": begun["device"]["device"], "torch": begun["device"]["torch"], "triton": begun["device"]["triton"],
         "version": begun["version"],
@@ -143,7 +143,7 @@ def of_records(run: str, records: Sequence[journal.Record]) -> Iterator[Row]:
                     seq=before.seq, round=data["round"], source=before.data["hash"], variant=current.variant,
                     schedule=_text(current), case=case, dtype=_dtypes(case), time_us=timed[case].against_us,
                     speedup=None, low=None, high=None, status=str(Status.OK), bottleneck="", strategy="",
-                    kept=False, **of_run,
+                    kept=False, **told,
                 )  # fmt: skip
         for case in data["cases"] if evaluation.status is not Status.OK else timed:
             timing = timed.get(case)
@@ -155,7 +155,7 @@ def of_records(run: str, records: Sequence[journal.Record]) -> Iterator[Row]:
                 speedup=timing.speedup if timing else None, low=interval.low if interval else None,
                 high=interval.high if interval else None, status=str(evaluation.status),
                 bottleneck=played.get("bottleneck", ""), strategy=strategy, kept=kept,
-                **of_run,
+                **told,
             )  # fmt: skip
 
 
