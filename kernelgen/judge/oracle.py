@@ -13,7 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from . import walks
-from .eager import EagerMode, InOrder, LastWrites
+from .eager import EagerMode, InOrder, LastWrites, OneByOne
 from .finfo import of_stored_dtypes
 from .model import Case, Function, Operator, Tensor
 from .selections import Selections
@@ -345,12 +345,13 @@ def in_float64(
         rounded = Stored(stored, raised) if stored else None
         spelled = _SpelledOut() if spelled_out else nullcontext()
         attended = Attention(rounded) if rounded else nullcontext()
-        heard, calls = selections or InOrder(), rounded or nullcontext()
+        heard, calls = selections or nullcontext(), rounded or nullcontext()
+        alike = OneByOne() if selections else InOrder()  # selections hear what is asked for
         limits = of_stored_dtypes(function, inputs)
         gradients = _BackwardSpelledOut() if spelled_out else nullcontext()  # type: ignore[no-untyped-call]
         with (
-            torch.no_grad(), limits as own, _Raise(own), LastWrites(), spelled, attended, heard, disturbed, calls,
-            gradients,
+            torch.no_grad(), limits as own, _Raise(own), LastWrites(), alike, spelled, attended, heard, disturbed,
+            calls, gradients,
         ):  # fmt: skip
             return as_tuple(function(*raised))
     finally:

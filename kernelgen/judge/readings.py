@@ -45,7 +45,8 @@ def taken_where_right(part: Part, other: torch.Tensor, most: float = LOOSEST, te
 def read_otherwise(operator: Operator, cut: Sequence[torch.Tensor], part: Part) -> Part:
     """The part with what another reading of the reference has, as its oracle in float64, where it is in doubt; `cut`:
     the inputs of its tile."""
-    part = (_one_by_one if part.ref.device.type == "cpu" else _on_host)(operator, cut, part)
+    if part.ref.device.type != "cpu":
+        part = _on_host(operator, cut, part)
     part = _in_its_place(part, in_float64(operator.pure, cut, spelled_out=True)[part.output])
     part = _added_first(operator, cut, part)
     # a weight that a mask hides is 0 on the other way, of a row too whose weights are NaN
@@ -108,17 +109,6 @@ def _on_host(operator: Operator, cut: Sequence[torch.Tensor], part: Part) -> Par
     """
     other = in_float64(operator.pure, [x.cpu() for x in cut])[part.output].to(part.ref.device)
     return part if bool(misplaced(part.got, other, other).any()) else replace(part, ref=other)
-
-
-def _one_by_one(operator: Operator, cut: Sequence[torch.Tensor], part: Part) -> Part:
-    """The oracle with what PyTorch's loops over single elements give in the candidate's doubtful places.
-
-    On a CPU its loops over vector registers treat NaN otherwise than those over single elements, which take what is
-    left over and agree with CUDA (the gradients of elu and hardswish). Elements that do not lie side by side are
-    taken one by one.
-    """
-    wide = [x.double() if x.dtype.is_floating_point else x for x in cut]
-    return _in_its_place(part, in_float64(operator.pure, [torch.stack((x, x), -1)[..., 0] for x in wide])[part.output])
 
 
 def _added_first(operator: Operator, cut: Sequence[torch.Tensor], part: Part) -> Part:

@@ -1,5 +1,6 @@
 """The fp64 oracle, its tiles, and the bound on errors."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from kernelgen.judge import oracle, readings, values, walks
 from kernelgen.judge.bounds import Tally, difference
 from kernelgen.judge.choices import Part
 from kernelgen.judge.contractions import Errors
+from kernelgen.judge.eager import IN_REGISTERS, apart
 from kernelgen.judge.stored import Storing, tf32
 
 X = judge.Tensor("x", ("...", "D"), "T", rows=0)
@@ -169,6 +171,74 @@ def test_what_is_computed_of_denormals_is_as_uncertain_as_these_are(wrong):
     operator = judge.Operator("shares", candidate, shares, shares, (x,), (out,))
     report = judge.accuracy_case(operator, judge.Case({"N": 500}), device="cpu")
     assert report.passed != wrong, report.message
+
+
+@pytest.mark.parametrize("step", [F.relu6, F.elu, F.hardshrink, F.hardswish])
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_gradient_at_nan_is_that_of_torchs_loops_over_single_elements(step, wrong):
+    """Which its kernels on a GPU agree with; on a CPU others take most of what a product has left in memory."""
+
+    def gradient(x, w):
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            return torch.autograd.grad(step(leaf @ w), leaf, torch.ones_like(x))[0]
+
+    def candidate(x, w):
+        with torch.enable_grad():
+            sums = (x @ w).detach().requires_grad_()
+            one_by_one = [step(one) for one in sums.flatten().split(1)]
+            grads = torch.cat(torch.autograd.grad(one_by_one, sums, [torch.ones(1)] * sums.numel())).reshape(x.shape)
+        return torch.where(sums.isnan(), 2 * grads, grads) @ w.T if wrong else grads @ w.T
+
+    x, w = judge.Tensor("x", ("N", "D"), "T"), judge.Tensor("w", ("D", "D"), "T")
+    out = judge.Tensor("out", ("N", "D"), "T")
+    operator = judge.Operator("gradient", candidate, gradient, gradient, (x, w), (out,))
+    report = judge.accuracy_case(operator, judge.Case({"D": 8, "N": 12}, {"T": "float32"}), device="cpu")
+    assert report.passed != wrong, report.message
+
+
+SPECIAL = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 3.0, -3.0, 0.5, 1e30])
+
+
+KINDS = {"Tensor": None, "number": 0.5, "Optional[float]": None, "bool": False}
+"""Of what these functions take, and what they are given besides tensors."""
+
+
+def element_by_element():
+    """torch's functions that work so: those it tags, and the gradients that it does not."""
+    for schema in torch._C._jit_get_all_schemas():
+        space, _, name = schema.name.partition("::")
+        wanted = [str(a.type) for a in schema.arguments if not a.has_default_value()]
+        if space != "aten" or schema.is_mutable or "Tensor" not in wanted or not set(wanted) <= set(KINDS):
+            continue
+        found = getattr(getattr(torch.ops.aten, name), schema.overload_name or "default")
+        if torch.Tag.pointwise in found.tags or name.endswith("_backward"):
+            yield found, wanted
+
+
+def of_special_values(function, wanted, spread):
+    """What it gives for all pairs of special values, each of which fills vector registers; None where it takes none."""
+    rows = SPECIAL.repeat_interleave(len(SPECIAL)), SPECIAL.repeat(len(SPECIAL))
+    operands = itertools.cycle(row.repeat_interleave(64) for row in rows)
+    try:
+        return function(*(spread(next(operands)) if kind == "Tensor" else KINDS[kind] for kind in wanted))
+    except (RuntimeError, NotImplementedError, IndexError):
+        return None
+
+
+def differ(plain, alone):
+    if not isinstance(plain, torch.Tensor) or plain.shape != alone.shape:
+        return False
+    return not torch.allclose(plain.double(), alone.double(), rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+def test_what_treats_special_values_otherwise_in_vector_registers_is_known():
+    found = {
+        function._schema.name
+        for function, wanted in element_by_element()
+        if differ(*(of_special_values(function, wanted, spread) for spread in (torch.clone, apart)))
+    }
+    assert found == IN_REGISTERS
 
 
 def noise(seed, alike=False):
