@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -33,8 +33,6 @@ MOST_CHECKERS, CORES_EACH = 3, 4
 """Processes that verify beside the runner, and the cores that one of them should find: each keeps one busy."""
 HEAVY = 2**26
 """A case with a tensor of more elements is judged when no other is: its oracle takes gigabytes."""
-CONTIGUOUS = "contiguous"
-"""How the inputs of a case lie that is compiled ahead."""
 HOPELESS = 1.5
 """A candidate this many times slower than the current kernel on one case is not raced on the others."""
 TOGETHER = 20
@@ -50,6 +48,20 @@ def heats(lead: float) -> list[tuple[int, float]]:
     """Repetitions after which a candidate that is so many times slower than the current kernel is given up: the rule
     of `search.racing`, which counts from the fastest so far."""
     return [(repetitions, within / lead) for repetitions, within in STAGES[:-1]]
+
+
+class _Waiting:
+    """Numbers, each for one of several threads, as soon as there is one; none after the end."""
+
+    def __init__(self, numbers: Iterator[int]) -> None:
+        self._numbers, self._lock, self._ended = numbers, threading.Lock(), False
+
+    def next(self) -> int | None:
+        with self._lock:
+            return None if self._ended else next(self._numbers, None)
+
+    def end(self) -> None:
+        self._ended = True
 
 
 class CudaEvaluator(Evaluator):
@@ -128,28 +140,35 @@ class CudaEvaluator(Evaluator):
         return super().verify(candidate, large=large, recall=recall)
 
     def _accuracy(self, candidate: Candidate, cases: Sequence[dict[str, Any]]) -> Iterator[Answer]:
-        """Their kernels are compiled before, several at once: hidden cases have sizes of their own, and the process
-        that owns the device would compile one after the other. What does not compile says so where it is run."""
-        own = [Case.from_json(case) for case in cases if case.get("layout", CONTIGUOUS) == CONTIGUOUS]
-        wait([self._pool.submit(self._compiler.compile, candidate, [case]) for case in own])
-        light = [n for n, case in enumerate(cases) if self._elements(case) <= HEAVY]
+        """Their kernels are compiled before, several at once: hidden cases have sizes, strides and alignments of their
+        own, and the processes that own the device would compile one after the other. They take a case as soon as its
+        kernels are there; what does not compile says so where it is run."""
+        args, others = self._candidate_args(candidate), self._crew.checkers
+        compiled = {self._pool.submit(self._compile_judged, args, case): n for n, case in enumerate(cases)}
+        light = [one for one, n in compiled.items() if self._elements(cases[n]) <= HEAVY]
         found: dict[int, Answer | Failed] = {}
-        waiting, args, others = deque(light), self._candidate_args(candidate), self._crew.checkers
+        waiting = _Waiting(compiled[one] for one in as_completed(light))
         pool = ThreadPoolExecutor(1 + len(others), thread_name_prefix="kernelgen-check")
         try:
             wait([pool.submit(self._check, one, args, cases, waiting, found) for one in (self.runner, *others)])
         finally:  # who interrupts does not wait for the other cases
-            waiting.clear()
+            waiting.end()
             pool.shutdown(wait=False)
         for worker in others:  # what they keep of the device's memory, the rest and what is timed may need
             with suppress(Failed, NoDeviceError):
                 worker.call("release", {}, self.limits.accuracy_s)
-        self._check(self.runner, args, cases, deque(n for n in range(len(cases)) if n not in found), found)
+        wait(compiled)
+        self._check(self.runner, args, cases, _Waiting(n for n in range(len(cases)) if n not in found), found)
         for n, report in sorted(found.items()):
             if isinstance(report, Failed):
                 raise Failed(report.status, f"{cases[n]['label']}: {report.message}")
             yield report
         assert len(found) == len(cases), "a case was not judged"
+
+    def _compile_judged(self, args: dict[str, object], case: dict[str, Any]) -> None:
+        with suppress(Failed):
+            request = {**args, "device": asdict(self.device.gpu), "case": case}
+            self._compile_worker.call("compile_judged", request, self.limits.compile_s)
 
     def _elements(self, case: dict[str, Any]) -> int:
         """The largest of the tensors of a case."""
@@ -157,7 +176,7 @@ class CudaEvaluator(Evaluator):
         return max((prod(sizes.shape(t.shape)) for t in (*self.spec.inputs, *self.spec.outputs)), default=0)
 
     def _check(
-        self, worker: Worker, args: dict[str, object], cases: Sequence[dict[str, Any]], waiting: deque[int],
+        self, worker: Worker, args: dict[str, object], cases: Sequence[dict[str, Any]], waiting: _Waiting,
         found: dict[int, Answer | Failed],
     ) -> None:  # fmt: skip
         """Have a process judge case after case until none waits, or one has failed. One that does not start takes none,
@@ -165,17 +184,13 @@ class CudaEvaluator(Evaluator):
         device's memory, must decide nothing."""
         if worker is not self.runner:
             worker.start()  # NoDeviceError ends this thread
-        with suppress(IndexError):
-            while not any(isinstance(one, Failed) for one in tuple(found.values())):
-                n = waiting.popleft()
-                try:
-                    report: Answer | Failed = worker.call(
-                        "accuracy", {**args, "case": cases[n]}, self.limits.accuracy_s
-                    )
-                except Failed as failure:
-                    report = failure
-                if worker is self.runner or not (isinstance(report, Failed) or report["left_out"]):
-                    found[n] = report
+        while not any(isinstance(one, Failed) for one in tuple(found.values())) and (n := waiting.next()) is not None:
+            try:
+                report: Answer | Failed = worker.call("accuracy", {**args, "case": cases[n]}, self.limits.accuracy_s)
+            except Failed as failure:
+                report = failure
+            if worker is self.runner or not (isinstance(report, Failed) or report["left_out"]):
+                found[n] = report
 
     def _race(
         self, candidate: Candidate, compiled: dict[str, Compiled], current: Candidate, before: dict[str, Compiled]

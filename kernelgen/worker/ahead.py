@@ -7,18 +7,25 @@ disk cache holds the cubin when the process with the GPU asks for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import fcntl
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import make_backend
 from triton.runtime.cache import triton_key
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
+from kernelgen import judge
 from kernelgen.devices.facts import DeviceFacts
+from kernelgen.judge.inputs import without_memory
 from kernelgen.outcomes import Status
 from kernelgen.worker import load, resources
 from kernelgen.worker.digest import digest
@@ -93,6 +100,37 @@ def compile_cases(path: str, function: str, device: dict[str, Any], cases: list[
     return {"facts": found, "digests": digests}
 
 
+def compile_judged(folder: str, name: str, path: str, device: dict[str, Any], case: dict[str, Any]) -> dict[str, Any]:
+    """Compile what an accuracy case launches, for the strides and the alignment that it gives its inputs."""
+    compile_for(DeviceFacts(**device))
+    judge.prepare = lambda: "cuda"  # what the test imports is to be compiled, although there is no GPU here
+    one = judge.Case.from_json(case)
+    operator = load.quartet(folder, name, "accuracy").OPERATOR.at(one)
+    with _each_once():
+        record(operator.taking(load.candidate(path, name)), without_memory(operator, one))
+    return {}
+
+
+@contextmanager
+def _each_once() -> Iterator[None]:
+    """Of processes that compile with one cache, one compiles a kernel, and the others wait and find it there."""
+    held = ExitStack()
+
+    def begun(*, key: str, fn: Any, **_: Any) -> None:
+        held.close()
+        name = hashlib.sha256(f"{fn.jit_function.cache_key} {key}".encode()).hexdigest()
+        place = Path(knobs.cache.dir, f"{name}.lock")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        fcntl.flock(held.enter_context(place.open("a")), fcntl.LOCK_EX)
+
+    before, knobs.runtime.jit_cache_hook = knobs.runtime.jit_cache_hook, begun
+    try:
+        yield
+    finally:
+        knobs.runtime.jit_cache_hook = before
+        held.close()
+
+
 def compile_for(facts: DeviceFacts) -> None:
     """From now on this process compiles for such a GPU, and launches nothing."""
     driver.set_active(StubDriver(int(facts.arch.removeprefix("sm_")), StubUtils(facts.sms)))
@@ -153,11 +191,11 @@ def warm_up() -> None:
 
     Nothing is compiled: LLVM starts a thread when it does, and a server that forks has none.
     """
-    torch.empty_like(torch.empty(1, device="meta"))  # imports sympy
+    torch.empty(1, device="meta").add(1)  # imports sympy and torch._dynamo
     make_backend(GPUTarget("cuda", 90, 32)).hash()
     triton_key()
     resources.cuobjdump()
 
 
-OPERATIONS = {"canary": canary, "compile": compile_cases}
+OPERATIONS = {"canary": canary, "compile": compile_cases, "compile_judged": compile_judged}
 warm_up()
