@@ -55,6 +55,10 @@ class GuardError(UnsupportedError):
     """A reference that does one thing where a condition on sizes holds and another elsewhere."""
 
 
+class PrecisionError(SpecError):
+    """What a spec says of products of float32 matrices is said of none, or of some that nothing multiplies so."""
+
+
 class HandEditedError(KernelgenError):
     """A generated file was changed by hand and would be overwritten."""
 

@@ -22,6 +22,7 @@ from kernelgen.errors import (
     HandEditedError,
     LanguageModelError,
     Mistake,
+    PrecisionError,
     SpecError,
     UnsupportedError,
     UsageError,
@@ -180,12 +181,8 @@ def with_precision(text: str, path: str, precision: str) -> tuple[str, str]:
         lowered(spec)
     except UnsupportedError:  # for `new` to say
         return precise, ""
-    except SpecError as error:
-        if error.mistakes[0].line == spec.precision_place.line:
-            said = error.mistakes[0].message.partition(f"precision: {precision} multiplies ")[2]
-            said = said or "not all that is multiplied here are float32 matrices, by kernels"
-            return text, f"precision: {precision} is left out: {said}"
-        raise
+    except PrecisionError as error:
+        return text, f"left out: {error.mistakes[0].message}"
     return precise, ""
 
 

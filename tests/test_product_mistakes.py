@@ -125,6 +125,6 @@ def test_heads_too_long_for_matrix_units_are_no_products_of_tf32(change: tuple[s
     text = ATTENTION.replace("precision: tf32x3\n", "")
     assert generation.with_precision(text, "long_heads.yaml", "tf32x3") == (
         text,
-        "precision: tf32x3 is left out: heads of up to 256 elements, and heads of 1024 are timed "
+        "left out: precision: tf32x3 multiplies heads of up to 256 elements, and heads of 1024 are timed "
         "(without it torch's attention is called; ieee keeps all bits, slowly)",
     )

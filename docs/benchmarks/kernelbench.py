@@ -56,7 +56,8 @@ def _kept(record: dict[str, Any]) -> dict[str, Any]:
         "dtypes",
     )
     kept = {key: record[key] for key in keys if key in record}
-    if (precision := record.get("precision")) and not any("is left out" in note for note in record.get("notes", ())):
+    left_out = any(note.startswith("left out: precision") for note in record.get("notes", ()))
+    if (precision := record.get("precision")) and not left_out:
         kept["precision"] = precision
     if rounds_s := record.get("stage_s", {}).get("optimize"):
         kept["rounds_s"] = rounds_s

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from math import prod
 
-from kernelgen.errors import Mistake, SpecError, UnsupportedError
+from kernelgen.errors import Mistake, PrecisionError, SpecError, UnsupportedError
 from kernelgen.families import calls, partition, reduction
 from kernelgen.families.access import layout, viewed_differently
 from kernelgen.families.attention import NAME as ATTENTION
@@ -77,13 +77,13 @@ def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> OneP
     plan = or_in_order(lambda one: _chosen(spec, one, notes), graph)
     if spec.precision and not _multiplies(plan):
         message = "precision says how kernels multiply float32 matrices, and here none does, or torch multiplies them"
-        raise SpecError([Mistake(spec.path, spec.precision_place.line, spec.precision_place.column, message)])
+        raise PrecisionError([Mistake(spec.path, spec.precision_place.line, spec.precision_place.column, message)])
     if spec.precision and (head := _beyond(spec, plan)):
         message = (
             f"precision: {spec.precision} multiplies heads of up to {LONGEST_SPLIT} elements, and heads of {head} are "
             "timed (without it torch's attention is called; ieee keeps all bits, slowly)"
         )
-        raise SpecError([Mistake(spec.path, spec.precision_place.line, spec.precision_place.column, message)])
+        raise PrecisionError([Mistake(spec.path, spec.precision_place.line, spec.precision_place.column, message)])
     return plan
 
 
