@@ -21,7 +21,7 @@ from typing import Literal
 
 from kernelgen import families
 from kernelgen.devices import Device, cache_folder, find
-from kernelgen.errors import NoDeviceError
+from kernelgen.errors import Mistake, NoDeviceError
 from kernelgen.files import write_atomic
 from kernelgen.generation import Made
 from kernelgen.outcomes import Status
@@ -57,6 +57,8 @@ class Verified:
     """What was not run or not compiled, and why."""
     faults: tuple[str, ...] = ()
     """What is wrong with the files."""
+    refused: tuple[Mistake, ...] = ()
+    """Listed shapes that the reference does not take."""
 
 
 @contextmanager
@@ -82,8 +84,9 @@ def verifying(device: Device) -> Iterator[Callable[[Sequence[Made]], Verified]]:
                 write_atomic(staged / spec.name / name, text)
         running = pool.submit(_once_started, start, _run, worker, made, staged)
         compiling = pool.submit(_once_started, start, _compile, worker, made, staged, device)
-        (ran, not_run, wrong), (compiled, not_compiled, broken) = running.result(), compiling.result()
-        return Verified(ran, compiled, device.arch, (*not_run, *not_compiled), (*wrong, *broken))
+        ran, compiled = running.result(), compiling.result()
+        left_out, faults = (*ran.left_out, *compiled.left_out), (*ran.faults, *compiled.faults)
+        return Verified(ran.done, compiled.done, device.arch, left_out, faults, ran.refused)
 
     try:
         yield verify
@@ -94,8 +97,14 @@ def verifying(device: Device) -> Iterator[Callable[[Sequence[Made]], Verified]]:
         shutil.rmtree(staged, ignore_errors=True)
 
 
-_Found = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
-"""What was done, what was left out, what is wrong."""
+@dataclass(frozen=True)
+class _Found:
+    """What a worker finds."""
+
+    done: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+    refused: tuple[Mistake, ...] = ()
 
 
 def _once_started(start: Future[None], work: Callable[..., _Found], *arguments: object) -> _Found:
@@ -103,7 +112,7 @@ def _once_started(start: Future[None], work: Callable[..., _Found], *arguments: 
     try:
         start.result()
     except NoDeviceError as error:
-        return (), (f"not {'run' if work is _run else 'compiled'}: {error}",), ()
+        return _Found(left_out=(f"not {'run' if work is _run else 'compiled'}: {error}",))
     return work(*arguments)
 
 
@@ -114,6 +123,7 @@ def _run(worker: Worker, made: Sequence[Made], staged: Path) -> _Found:
     ran: list[str] = []
     left_out: list[str] = []
     wrong: list[str] = []
+    refused: list[Mistake] = []
     for spec, plan, case in [(spec, one, case) for spec, one, _ in made for case in _smallest(one)]:
         if plan.chip is not None or case is None:
             why = (
@@ -130,9 +140,12 @@ def _run(worker: Worker, made: Sequence[Made], staged: Path) -> _Found:
             continue
         if report["left_out"]:
             left_out.append(f"not run: {label}: {report['left_out']}")
+        elif report["refused"]:
+            said = f"{case.label}: {report['message']} (list other sizes)"
+            refused.append(Mistake(spec.path, case.place.line, case.place.column, said))
         else:
             (ran if report["passed"] else wrong).append(label if report["passed"] else f"{label}: {report['message']}")
-    return tuple(ran), tuple(left_out), tuple(wrong)
+    return _Found(tuple(ran), tuple(left_out), tuple(wrong), tuple(refused))
 
 
 @dataclass(frozen=True)
@@ -208,7 +221,7 @@ def _compile(worker: Worker, made: Sequence[Made], staged: Path, device: Device)
             if some := became[name, state]:
                 said = f"not compiled: {name}: {some} of {count} schedules {why}"
                 left_out.append(f"{said}; use `kernelgen check {name}`")
-    return tuple(compiled), tuple(left_out), tuple(wrong)
+    return _Found(tuple(compiled), tuple(left_out), tuple(wrong))
 
 
 def _schedules(plan: Plan) -> int:

@@ -111,6 +111,35 @@ def test_a_kernel_that_is_wrong_is_not_written(
     assert f"error: op.yaml: the generated kernel is wrong: {said}" in refused(tmp_path, monkeypatch, capsys)
 
 
+NO_WINDOW = """\
+name: op
+inputs: [{name: x, shape: [B, C, H], dtype: T}, {name: w, shape: [J, C, 3], dtype: T}]
+outputs: [{name: out, shape: [B, J, H], dtype: T}]
+dtypes: {T: [float32]}
+reference: |
+  def op(x, w):
+      return F.conv1d(x, w, padding=1)
+accuracy:
+  shapes:
+    - {B: 2, C: 3, H: 5, J: 4}
+    - {B: 1, C: 1, H: 0, J: 1}
+"""
+
+
+def test_sizes_that_the_reference_does_not_take_are_a_mistake_of_the_spec(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KERNELGEN_VERIFY", "yes")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "op.yaml").write_text(NO_WINDOW)
+    assert main(["new", "op"]) == 2
+    said = capsys.readouterr().err
+    assert "op.yaml:11:7: B=1 C=1 H=0 J=1 float32: the reference cannot be computed: Calculated padded" in said
+    assert not (tmp_path / "operators").exists()
+    (tmp_path / "op.yaml").write_text(NO_WINDOW.replace("H: 0", "H: 2"))
+    assert main(["new", "op"]) == 0
+
+
 RESIDUAL = """\
 name: op
 inputs: [{name: x, shape: [M, K], dtype: T}, {name: w, shape: [N, K], dtype: T}, {name: r, shape: [M, N], dtype: T}]
@@ -177,7 +206,7 @@ def test_new_says_what_ran_and_what_was_compiled(
     said = json.loads(done.stdout)["verified"]
     assert said == {
         "ran": ["op [M=3 D=129 float32]"], "compiled": ["op (1 of 1 schedules)"], "arch": "sm_90",
-        "left_out": [], "faults": [],
+        "left_out": [], "faults": [], "refused": [],
     }  # fmt: skip
     monkeypatch.chdir(tmp_path)
     assert main(["new", "op", "--no-verify"]) == 0
@@ -223,7 +252,7 @@ def test_of_every_variant_the_largest_blocks_are_compiled_and_more_while_there_i
     def call(self: object, op: str, args: dict[str, Any], limit_s: float) -> dict[str, Any]:
         if op == "compile":
             compiled.extend(case["label"] for case in args["cases"])
-        return {"left_out": "", "passed": True}
+        return {"left_out": "", "passed": True, "refused": False}
 
     monkeypatch.setattr(verify.Worker, "start", lambda self: None)
     monkeypatch.setattr(verify.Worker, "call", call)

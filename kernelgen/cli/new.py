@@ -149,6 +149,8 @@ def _looking(
 
         def look(made: Sequence[Made]) -> None:
             found = verify(made)
+            if found.refused and not force:
+                raise SpecError(list(found.refused))
             if found.faults and not force:
                 raise FaultyError(
                     f"{made[0][0].path}: the generated kernel is wrong: {found.faults[0]}; nothing was written. "

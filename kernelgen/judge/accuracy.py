@@ -55,7 +55,7 @@ def accuracy_case(
                       repeat=device == "cuda" or not trials, first=not trials, suite=suite)
         for inputs_of in _planned(operator, ran, seeds, seed, device, distributions, trials)
     )  # fmt: skip
-    passed, message, left_out = _try(settings, trials, case.hidden or case.derived, run_as)
+    passed, message, left_out, refused = _try(settings, trials, case.hidden or case.derived, run_as)
     passed = passed or bool(left_out)
     return CaseReport(
         case,
@@ -71,6 +71,7 @@ def accuracy_case(
         left_out,
         run_as,
         fatal=any(t.fatal for t in trials) or (bool(left_out) and devices.is_lost(device)),
+        refused=refused and not passed,
         seed=seed,
         seconds=time.perf_counter() - begin,
         told=dict(suite.told) if suite else {},
@@ -78,8 +79,11 @@ def accuracy_case(
     )
 
 
-def _try(settings: Iterator[trial.Setting], trials: list[Trial], derived: bool, run_as: str) -> tuple[bool, str, str]:
-    """Add trials until one fails: whether the case passes, what is to be said of it, and why it is left out."""
+def _try(
+    settings: Iterator[trial.Setting], trials: list[Trial], derived: bool, run_as: str
+) -> tuple[bool, str, str, bool]:
+    """Add trials until one fails: whether the case passes, what is to be said of it, why it is left out, and whether
+    the reference does not take it."""
     remarks: list[str] = []
     try:
         for setting in settings:
@@ -92,20 +96,20 @@ def _try(settings: Iterator[trial.Setting], trials: list[Trial], derived: bool, 
                 remarks.append(f"{setting.distribution} inputs left out: {error}")
                 continue
             if not trials[-1].passed:
-                return False, trials[-1].message, ""
+                return False, trials[-1].message, "", False
     except trial.RefusedError as refused:  # right for a derived case, a mistake of the spec for a listed one
-        return derived, str(refused), _of_smaller(run_as, refused)
+        return derived, str(refused), _of_smaller(run_as, refused), True
     except trial.UncomputableError as error:
-        return derived, str(error), str(error) if derived else _of_smaller(run_as, error)
+        return derived, str(error), str(error) if derived else _of_smaller(run_as, error), True
     except (trial.LimitError, trial.NotOnHostError) as limit:
-        return True, "", str(limit)
+        return True, "", str(limit), False
     except patience.TooLongError as error:
-        return True, "", f"time: {error}"
+        return True, "", f"time: {error}", False
     except RuntimeError as error:
         if not devices.is_full(error):
             raise
-        return True, "", f"ran out of memory: {trial.first_line(error)}"
-    return True, "; ".join(remarks), ""
+        return True, "", f"ran out of memory: {trial.first_line(error)}", False
+    return True, "; ".join(remarks), "", False
 
 
 def _of_smaller(run_as: str, message: object) -> str:

@@ -304,6 +304,8 @@ class CaseReport:
     """The smaller sizes that the case was run with; "" for its own."""
     fatal: bool = False
     """The device is unusable after this case; nothing more can be run in this process."""
+    refused: bool = False
+    """The reference itself does not take the case, which the spec lists: nothing is said of the kernel."""
     seed: int = 0
     """Repeats this report when passed to accuracy_case."""
     seconds: float = 0.0

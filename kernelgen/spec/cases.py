@@ -70,7 +70,7 @@ def admitted(
     cases: list[Case] = []
     findings: list[Finding] = []
     for place, sizes in shapes:
-        bound = [Case(sizes, d, label(sizes, d, way), derived, way) for d in bindings for way in ways]
+        bound = [Case(sizes, d, label(sizes, d, way), derived, way, place) for d in bindings for way in ways]
         fitting = [case for case in bound if not any(_violations(spec, case))]
         cases += fitting
         if not fitting:

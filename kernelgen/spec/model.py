@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kernelgen.spec.sizes import evaluate, is_expression
@@ -172,6 +172,8 @@ class Case:
     """Made up where the spec lists no shapes: what torch refuses of it is no mistake of anybody's."""
     given: Given = ()
     """What the case passes for options, and None for optional inputs that it leaves out."""
+    place: Place = field(default=Place(1, 1), compare=False)
+    """Where the spec lists its sizes."""
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Case:

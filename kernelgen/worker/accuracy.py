@@ -40,4 +40,5 @@ def judged(operator: judge.Operator, case: judge.Case, kernel: Callable[..., Any
         "bound_share": report.bound_share,
         "peak_bytes": report.peak_bytes,
         "left_out": report.left_out,
+        "refused": report.refused,
     }
