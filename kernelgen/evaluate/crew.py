@@ -66,8 +66,9 @@ class Crew:
             with suppress(Failed, NoDeviceError):
                 if not together:
                     self.runner.start()
-                others = [pool.submit(_warm, worker) for worker in (self.second, *self.checkers)]
-                _warm(self.runner)
+                compiling = pool.submit(_warm, self.second, compiles=True)
+                others = [compiling, *(pool.submit(_warm, worker, compiles=False) for worker in self.checkers)]
+                _warm(self.runner, compiles=True)
                 wait(others)
 
         self._beginning = [pool.submit(_start, self.compiling), pool.submit(run)]
@@ -89,7 +90,7 @@ def _start(worker: Worker) -> None:
         worker.start()
 
 
-def _warm(worker: Worker) -> None:
+def _warm(worker: Worker, *, compiles: bool) -> None:
     with suppress(Failed, NoDeviceError):
         worker.start()
-        worker.call("warm_up", {}, WARM_S)
+        worker.call("warm_up", {"compiles": compiles}, WARM_S)

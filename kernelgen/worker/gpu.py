@@ -54,10 +54,11 @@ def canary() -> Answer:
     return {"gpu": torch.cuda.get_device_name()}
 
 
-def warm_up() -> Answer:
-    """Import what verifying and timing need, while nothing waits for it: seconds on a cold disk."""
+def warm_up(compiles: bool) -> Answer:
+    """Import what verifying needs, and where the process `compiles` by torch.compile what that does, while nothing
+    waits for it: seconds on a cold disk."""
     torch.empty(1, device="meta").add(1)
-    for name in ("torch._dynamo", "torch._inductor.compile_fx"):
+    for name in ("torch._dynamo", "torch._inductor.compile_fx") if compiles else ():
         importlib.import_module(name)
     return {}
 
