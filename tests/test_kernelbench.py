@@ -130,7 +130,7 @@ def test_a_number_is_that_problem_alone(tmp_path: Path) -> None:
 
 
 def test_every_device_has_one_process_at_a_time(tmp_path: Path) -> None:
-    turns = Turns(5, [{"PLACE": "0"}, {"PLACE": "1"}])
+    turns = Turns([{"PLACE": "0"}, {"PLACE": "1"}])
     paths = [(tmp_path / f"answer{n}", tmp_path / f"said{n}") for n in range(5)]
     with ThreadPoolExecutor(5) as pool, (tmp_path / "log").open("w") as log:
         ran = [
@@ -150,6 +150,32 @@ def test_every_device_has_one_process_at_a_time(tmp_path: Path) -> None:
         assert all(one[1] <= other[0] for one, other in itertools.pairwise(turns_of))
 
 
+PREPARES_UNTIL = """
+import json, os, sys, time
+answer, before, said = sys.argv[1:]
+while before != "nothing" and not os.path.exists(before):
+    time.sleep(0.01)
+open(answer + ".new", "w").write(json.dumps({"stage": "ready"}))
+os.replace(answer + ".new", answer)
+sys.stdin.readline()
+open(said, "w").write("")
+"""
+
+
+def test_one_has_its_turn_while_another_prepares(tmp_path: Path) -> None:
+    turns = Turns()
+    said = [str(tmp_path / f"said{n}") for n in range(2)]
+    with ThreadPoolExecutor(2) as pool, (tmp_path / "log").open("w") as log:
+        answers = [tmp_path / f"answer{n}" for n in range(2)]
+        commands = [[sys.executable, "-c", PREPARES_UNTIL, str(answers[0]), said[1], said[0]]]
+        commands += [[sys.executable, "-c", PREPARES_UNTIL, str(answers[1]), "nothing", said[1]]]
+        ran = [pool.submit(turns.run, c, a, 30.0, log) for c, a in zip(commands, answers, strict=True)]
+        codes = [one.result()[0] for one in ran]
+        turns.end()
+        assert turns.run(commands[1], answers[1], 30.0, log) == (None, 0.0), "nothing begins after the end"
+    assert codes == [0, 0], (tmp_path / "log").read_text()
+
+
 MEETS_THE_OTHER = """
 import json, os, sys
 answer, pipe = sys.argv[1:]
@@ -164,7 +190,7 @@ def test_turns_on_two_devices_overlap(tmp_path: Path) -> None:
     """Neither turn ends before the other has begun: with one lock for both devices the first would wait for ever."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    turns = Turns(2, [{"PLACE": "0"}, {"PLACE": "1"}])
+    turns = Turns([{"PLACE": "0"}, {"PLACE": "1"}])
     with ThreadPoolExecutor(2) as pool, (tmp_path / "log").open("w") as log:
         answers = [tmp_path / f"answer{n}" for n in range(2)]
         command = [sys.executable, "-c", MEETS_THE_OTHER]

@@ -47,7 +47,7 @@ def kernelbench(
         typer.Option(
             "--jobs",
             metavar="N",
-            help="Problems prepared in parallel; default: one per GPU. A GPU times one at a time.",
+            help="Problems at work in parallel; default: one per GPU. A GPU times one at a time.",
         ),
     ] = None,
     optimize: Annotated[

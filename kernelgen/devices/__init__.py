@@ -9,12 +9,24 @@ import pkgutil
 from functools import cache
 from types import ModuleType
 
-from kernelgen.devices.alone import alone
+from kernelgen.devices.alone import alone, beside
 from kernelgen.devices.device import Card, Device, cache_folder, installed
 from kernelgen.devices.facts import DeviceFacts, NpuFacts, Peaks, canonical
 from kernelgen.errors import UsageError
 
-__all__ = ["Card", "Device", "DeviceFacts", "NpuFacts", "Peaks", "alone", "cache_folder", "find", "installed", "names"]
+__all__ = [
+    "Card",
+    "Device",
+    "DeviceFacts",
+    "NpuFacts",
+    "Peaks",
+    "alone",
+    "beside",
+    "cache_folder",
+    "find",
+    "installed",
+    "names",
+]
 
 
 def find(name: str | None = None, arch: str | None = None) -> Device:

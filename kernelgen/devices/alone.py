@@ -1,4 +1,5 @@
-"""One process at a time takes times on a device, of all that tune with the same cache and see it by the same number."""
+"""One process at a time takes times on a device, and nothing else works there meanwhile, of all that use the same cache
+and see the device by the same number."""
 
 from __future__ import annotations
 
@@ -16,14 +17,40 @@ _VISIBLE = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES")
 
 @contextmanager
 def alone(device: Device) -> Iterator[None]:
-    """Wait until no other process takes times on the device, and let none while the block runs. Where the cache cannot
-    be written, or knows no locks, nobody waits. Ends with the process, however that ends."""
+    """Wait until no other process takes times on the device or works beside, and let none while the block runs."""
+    with _held(device, fcntl.LOCK_EX):
+        yield
+
+
+@contextmanager
+def beside(device: Device) -> Iterator[None]:
+    """Work on the device that would disturb times: wait until none are taken, and let none be while the block runs."""
+    with _held(device, fcntl.LOCK_SH):
+        yield
+
+
+@contextmanager
+def _held(device: Device, how: int) -> Iterator[None]:
+    """Hold the lock of a device. Where the cache cannot be written, or knows no locks, nobody waits. Ends with the
+    process, however that ends."""
     with ExitStack() as held:
         with suppress(OSError):
             place = lock_of(device)
             place.parent.mkdir(parents=True, exist_ok=True)
-            fcntl.flock(held.enter_context(place.open("a")), fcntl.LOCK_EX)
+            # who waits for others to end is passed by nobody who comes later
+            with _locked(place.with_suffix(".next"), how):
+                held.enter_context(_locked(place, how))
         yield
+
+
+@contextmanager
+def _locked(place: Path, how: int) -> Iterator[None]:
+    with place.open("a") as file:
+        fcntl.flock(file, how)
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # a child that was forked meanwhile has the file open as well
 
 
 def lock_of(device: Device) -> Path:

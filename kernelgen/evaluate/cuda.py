@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelgen.analysis import floor_us
-from kernelgen.devices import Device, alone
+from kernelgen.devices import Device, alone, beside
 from kernelgen.devices.cpu import cores
 from kernelgen.errors import NoDeviceError
 from kernelgen.evaluate import kernels, profile
@@ -104,9 +104,11 @@ class CudaEvaluator(Evaluator):
 
     def _compile_opponents(self, cases: Sequence[Case]) -> None:
         """In a process of its own, which leaves them in Inductor's cache. What fails says so where it is timed."""
-        with self.second, suppress(Failed, NoDeviceError):
-            request = {**self._quartet_args(), "cases": [case.to_json() for case in cases]}
-            self.second.call("compile_opponents", request, self.limits.baseline_s * len(cases))
+        with self.second:
+            for case in cases:
+                request = {**self._quartet_args(), "cases": [case.to_json()]}
+                with suppress(Failed, NoDeviceError), beside(self.device):
+                    self.second.call("compile_opponents", request, self.limits.baseline_s)
 
     def _stand_by(self) -> None:
         """Have a profiler make its context, where nothing is timed: while a kernel is verified."""
@@ -186,7 +188,10 @@ class CudaEvaluator(Evaluator):
             worker.start()  # NoDeviceError ends this thread
         while not any(isinstance(one, Failed) for one in tuple(found.values())) and (n := waiting.next()) is not None:
             try:
-                report: Answer | Failed = worker.call("accuracy", {**args, "case": cases[n]}, self.limits.accuracy_s)
+                with beside(self.device):
+                    report: Answer | Failed = worker.call(
+                        "accuracy", {**args, "case": cases[n]}, self.limits.accuracy_s
+                    )
             except Failed as failure:
                 report = failure
             if worker is self.runner or not (isinstance(report, Failed) or report["left_out"]):

@@ -71,23 +71,21 @@ def run(
 ) -> list[Outcome]:
     """Every problem that the journal in `out` does not have yet, each within its time; all outcomes in order.
 
-    `jobs`: so many problems are imported, generated and judged at small shapes at once, each by its share of the cores;
-    then each has a device to
-    itself. `each`: for every device, the variables that show it alone to a process. A round of optimisation may take as
-    long again as `limit_s`. A record belongs to the file's text, the device and what is asked: a problem that changed
-    is run again.
+    `jobs`: so many problems are at work at once, each with its share of the cores: all but one of a device's are
+    imported, generated and judged at small shapes while that one has its turn there. `each`: for every device, the
+    variables that show it alone to a process. A round of optimisation may take as long again as `limit_s`. A record
+    belongs to the file's text, the device and what is asked: a problem that changed is run again.
     """
-    ledger = Ledger(files, out, device, again, asked)
-    for start in range(0, len(ledger.todo), jobs):
-        batch = ledger.todo[start : start + jobs]
-        turns, each_has = Turns(len(batch), each), min(MOST_CORES, max(1, cores() // len(batch)))
-        with ThreadPoolExecutor(len(batch)) as pool:
-            try:
-                running = {pool.submit(_one, f, out, limit_s, turns, asked, each_has): f for f in batch}
-                for done in as_completed(running):
-                    say(ledger.add(running[done], done.result()))
-            finally:
-                turns.end()
+    ledger, turns = Ledger(files, out, device, again, asked), Turns(each)
+    jobs = max(1, min(jobs, len(ledger.todo)))
+    each_has = min(MOST_CORES, max(1, cores() // jobs))
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            running = {pool.submit(_one, f, out, limit_s, turns, asked, each_has): f for f in ledger.todo}
+            for done in as_completed(running):
+                say(ledger.add(running[done], done.result()))
+        finally:
+            turns.end()
     return ledger.outcomes()
 
 

@@ -123,7 +123,8 @@ class Problem:
         self._stage("torch.compile")
         performance = importlib.import_module(f"{name}_performance")
         for case in _of((DTYPE,), performance.CASES):
-            compile_ahead(performance.OPERATOR, case, AHEAD)
+            with shared.quietly("cuda"):
+                compile_ahead(performance.OPERATOR, case, AHEAD)
 
     def _at_its_shapes(self, name: str, found: dict[str, Any]) -> None:
         """Right at its own shapes, and then timed; one problem at a time, since some fill the device's memory."""
@@ -195,13 +196,14 @@ class Problem:
         self._save()
 
     def _timed(self, performance: Any, found: dict[str, Any]) -> None:
-        from kernelgen import judge
+        from kernelgen import devices, judge
 
         rows = found["performance"] = []
         for case in _of((DTYPE,), performance.CASES):
-            report = judge.performance_case(
-                performance.OPERATOR, case, ["eager", "compile"], time_cap_s=TIME_CAP_S, check=False
-            )
+            with devices.alone(devices.find("cuda")):
+                report = judge.performance_case(
+                    performance.OPERATOR, case, ["eager", "compile"], time_cap_s=TIME_CAP_S, check=False
+                )
             against = {
                 key: {"speedup": c.speedup, "low": c.low, "high": c.high, "verdict": c.verdict, "us": c.a_us}
                 for key, c in report.comparisons.items()

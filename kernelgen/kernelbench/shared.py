@@ -10,7 +10,7 @@ import signal
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -72,10 +72,18 @@ def judged(operator: Operator, cases: Iterable[Case], device: str, seeds: int) -
         drawn = (others[(first + n) % len(others)] for n in range(HIDDEN_TRIALS - 1))
         kinds = (normal, *drawn) if case.hidden else DISTRIBUTIONS
         least = min(seeds, len(kinds))
-        verdict = Verdict.of(judge.accuracy_case(operator, case, device=device, seeds=least, distributions=kinds))
+        with quietly(device):
+            verdict = Verdict.of(judge.accuracy_case(operator, case, device=device, seeds=least, distributions=kinds))
         yield verdict
         if verdict.fatal:
             return
+
+
+def quietly(device: str) -> AbstractContextManager[None]:
+    """Work that would disturb times which others take on a GPU waits for them."""
+    from kernelgen import devices
+
+    return devices.beside(devices.find(device)) if device == "cuda" else nullcontext()
 
 
 def compiled(operator: Operator, cases: Iterable[Case]) -> Iterator[Verdict]:

@@ -1,8 +1,7 @@
-"""Processes that prepare side by side and then have a device to themselves, one after the other."""
+"""Processes that prepare side by side, each of which then has its turn on a device."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import signal
@@ -11,6 +10,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,14 +21,25 @@ READY = "ready"
 _POLL_S = 0.05
 
 
-class Turns:
-    """So many processes at once: when all are ready or have ended, each gets its turn on its device, in the order of
-    arrival. `each`: for every device, the variables that show it alone; a process is given the next of
-    them when it starts."""
+@dataclass
+class _Place:
+    """A device."""
 
-    def __init__(self, count: int, each: Sequence[Mapping[str, str]] = ({},)) -> None:
-        self._everyone = threading.Barrier(count)
-        self._places = itertools.cycle([(threading.Lock(), variables) for variables in each])
+    variables: Mapping[str, str]
+    """That show it alone."""
+    turn: threading.Lock = field(default_factory=threading.Lock)
+    given: int = 0
+    """To so many processes that run."""
+
+
+class Turns:
+    """A process that is ready gets its turn on its device when no other has it there. `each`: for every device, the
+    variables that show it alone; a process is given the one that the fewest have when it starts."""
+
+    def __init__(self, each: Sequence[Mapping[str, str]] = ({},)) -> None:
+        self._ended = False
+        self._choosing = threading.Lock()
+        self._places = [_Place(variables) for variables in each]
         self._running: set[subprocess.Popen[bytes]] = set()
 
     def run(self, command: Sequence[str], answer: Path, limit_s: float, output: IO[str]) -> tuple[int | None, float]:
@@ -37,27 +48,32 @@ class Turns:
         `answer`: the JSON file in which the process says its stage.
         """
         began = time.monotonic()
-        turn, variables = next(self._places)
+        if self._ended:
+            return None, 0.0
+        with self._choosing:
+            place = min(self._places, key=lambda one: one.given)
+            place.given += 1
         # one thread each: there are many, and torch's would fight over the cores
-        process = start_isolated(command, output, {"OMP_NUM_THREADS": "1", **variables})
+        process = start_isolated(command, output, {"OMP_NUM_THREADS": "1", **place.variables})
         self._running.add(process)
         try:
-            return self._to_its_end(process, turn, answer, began, limit_s)
+            return self._to_its_end(process, place.turn, answer, began, limit_s)
         finally:
             self._running.discard(process)  # its number may be another's from now on
+            place.given -= 1
 
     def _to_its_end(
         self, process: subprocess.Popen[bytes], turn: threading.Lock, answer: Path, began: float, limit_s: float
     ) -> tuple[int | None, float]:
-        try:
-            while process.poll() is None and stage(answer) != READY and time.monotonic() - began < limit_s:
-                time.sleep(_POLL_S)
-            used = time.monotonic() - began
-            if process.poll() is None and stage(answer) != READY:
-                _kill(process)
-                return None, used
-        finally:
-            self._everyone.wait()
+        while process.poll() is None and stage(answer) != READY and time.monotonic() - began < limit_s:
+            time.sleep(_POLL_S)
+        used = time.monotonic() - began
+        if process.poll() is None and stage(answer) != READY:
+            _kill(process)
+            return None, used
+        if process.poll() is not None:
+            _kill(process)  # what it started and left
+            return process.returncode, used
         with turn:
             began = time.monotonic()
             try:
@@ -69,10 +85,10 @@ class Turns:
             return process.returncode, used + time.monotonic() - began
 
     def end(self) -> None:
-        """Kill what still runs, with all that it started, and let nobody wait."""
+        """Kill what still runs, with all that it started, and begin nothing any more."""
+        self._ended = True
         for process in tuple(self._running):
             _kill(process)
-        self._everyone.abort()
 
 
 def said(answer: Path) -> dict[str, Any]:
