@@ -58,7 +58,8 @@ class _Waiting:
 
     def next(self) -> int | None:
         with self._lock:
-            return None if self._ended else next(self._numbers, None)
+            number = None if self._ended else next(self._numbers, None)
+        return None if self._ended else number  # it may have ended meanwhile
 
     def end(self) -> None:
         self._ended = True
@@ -159,8 +160,12 @@ class CudaEvaluator(Evaluator):
         for worker in others:  # what they keep of the device's memory, the rest and what is timed may need
             with suppress(Failed, NoDeviceError):
                 worker.call("release", {}, self.limits.accuracy_s)
-        wait(compiled)
-        self._check(self.runner, args, cases, _Waiting(n for n in range(len(cases)) if n not in found), found)
+        if any(isinstance(report, Failed) for report in found.values()):
+            for one in compiled:
+                one.cancel()
+        else:
+            wait(compiled)
+            self._check(self.runner, args, cases, _Waiting(n for n in range(len(cases)) if n not in found), found)
         for n, report in sorted(found.items()):
             if isinstance(report, Failed):
                 raise Failed(report.status, f"{cases[n]['label']}: {report.message}")
@@ -186,7 +191,7 @@ class CudaEvaluator(Evaluator):
         device's memory, must decide nothing."""
         if worker is not self.runner:
             worker.start()  # NoDeviceError ends this thread
-        while not any(isinstance(one, Failed) for one in tuple(found.values())) and (n := waiting.next()) is not None:
+        while (n := waiting.next()) is not None:
             try:
                 with beside(self.device):
                     report: Answer | Failed = worker.call(
@@ -196,6 +201,8 @@ class CudaEvaluator(Evaluator):
                 report = failure
             if worker is self.runner or not (isinstance(report, Failed) or report["left_out"]):
                 found[n] = report
+                if isinstance(report, Failed):
+                    waiting.end()
 
     def _race(
         self, candidate: Candidate, compiled: dict[str, Compiled], current: Candidate, before: dict[str, Compiled]
