@@ -88,7 +88,8 @@ def _try(
     try:
         for setting in settings:
             try:
-                trials.append(trial.run(setting))
+                with devices.in_the_open(setting.device):
+                    trials.append(trial.run(setting))
             except trial.UncomputableError as error:
                 # what other values allow, as an index that is computed from NaN, is no fault of the reference
                 if not trials or devices.is_lost(setting.device):

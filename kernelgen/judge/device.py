@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,12 @@ def bandwidths() -> tuple[float, float]:
     from . import cuda
 
     return cuda.bandwidths()
+
+
+def in_the_open(device: str) -> AbstractContextManager[Any]:
+    """Where a CPU's convolutions in narrower floats are computed as those in float64: oneDNN's skip the zeros that a
+    window is padded with, which times infinity are NaN."""
+    return torch.backends.mkldnn.flags(enabled=False) if device == "cpu" else nullcontext()
 
 
 def empty_cache() -> None:
