@@ -160,6 +160,7 @@ def lowered(spec: OperatorSpec, *, derived: bool = False) -> LoweredPlan:
         except GuardError as guard:
             settled = with_side(spec, guard.condition) if guard.condition else None
             if settled is None:
+                frontend.check_listed(spec)
                 raise
             spec = settled
     return _lowered(spec, derived=derived)

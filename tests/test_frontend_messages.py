@@ -9,6 +9,7 @@ import pytest
 import torch
 from test_frontend import refusal, spec_of
 
+from kernelgen import generation
 from kernelgen.errors import SpecError
 from kernelgen.frontend import trace
 from kernelgen.frontend.gradients import check_differentiable
@@ -259,3 +260,23 @@ def test_offsets_that_are_none(before: str, after: str, message: str) -> None:
     with pytest.raises(SpecError) as error:
         parse_spec(OFFSETS.replace(before, after), "op.yaml")
     assert message in str(error.value)
+
+
+WINDOW = """\
+name: op
+inputs: [{name: x, shape: [B, 4, H], dtype: float32}, {name: w, shape: [6, 4, 3], dtype: float32}]
+outputs: [{name: out, shape: [B, 6, H - 2], dtype: float32}]
+reference: |
+  def op(x, w):
+      return F.conv1d(x, w)
+accuracy:
+  shapes:
+    - {B: 2, H: 9}
+    - {B: 2, H: 2}
+"""
+
+
+def test_a_listed_shape_that_torch_refuses_is_named_and_no_branch() -> None:
+    with pytest.raises(SpecError, match=r"^op.yaml:10:7: B=2 H=2: the reference fails: Calculated padded input size"):
+        generation.lowered(parse_spec(WINDOW, "op.yaml"))
+    assert generation.lowered(parse_spec(WINDOW.replace("H: 2}", "H: 3}"), "op.yaml"))

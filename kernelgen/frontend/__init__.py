@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelgen.frontend.runs import check_runs
+from kernelgen.frontend.runs import check_listed, check_runs
 from kernelgen.frontend.trace import trace
 
-__all__ = ["check_runs", "trace"]
+__all__ = ["check_listed", "check_runs", "trace"]

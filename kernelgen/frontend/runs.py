@@ -5,9 +5,10 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from kernelgen.errors import Mistake, SpecError
 from kernelgen.frontend.mistakes import at_place, first_line, mistake, raised_at
 from kernelgen.frontend.reference import compile_reference
-from kernelgen.spec.model import Case, OperatorSpec
+from kernelgen.spec.model import Case, OperatorSpec, Place, TensorSpec
 
 
 def check_runs(spec: OperatorSpec) -> None:
@@ -27,6 +28,34 @@ def check_runs(spec: OperatorSpec) -> None:
             message = f"the reference fails at {case.label}: {first_line(error)}"
             raise mistake(spec, raised_at(error, reference.file), message) from error
         _check(spec, case, returned if isinstance(returned, tuple) else (returned,))
+
+
+def check_listed(spec: OperatorSpec) -> None:
+    """Raise SpecError for a listed shape that the reference does not take where it takes others, which tensors without
+    memory show."""
+    reference = compile_reference(spec)
+    failed: dict[Place, tuple[str, Exception]] = {}
+    taken = False
+    for case in (*spec.accuracy, *spec.performance):
+        inputs = [_without_memory(t, case) for t in spec.inputs]
+        try:
+            reference.function(*inputs)
+            taken = True
+        except Exception as error:
+            failed.setdefault(case.place, (case.label, error))
+    if taken and failed:
+        raise SpecError([
+            Mistake(spec.path, place.line, place.column, f"{label}: the reference fails: {first_line(error)}")
+            for place, (label, error) in failed.items()
+        ])  # fmt: skip
+
+
+def _without_memory(tensor: TensorSpec, case: Case) -> Any:
+    import torch
+
+    told: Any
+    told, dtype = case.argument(tensor)
+    return told if dtype == "value" else torch.empty(told, dtype=getattr(torch, dtype), device="meta")
 
 
 def _smallest(spec: OperatorSpec) -> list[Case]:
