@@ -154,15 +154,20 @@ def plan_of(spec: OperatorSpec, root: Path, chip: Chip | None = None, *, derived
 def lowered(spec: OperatorSpec, *, derived: bool = False) -> LoweredPlan:
     """The plan of a spec with its first schedules. Where the trace holds for some sizes alone, these become a
     constraint or have kernels of their own, as the listed shapes say."""
+    given = spec
     for _ in range(_MOST_GUARDS):
         try:
             return _lowered(spec, derived=derived)
         except GuardError as guard:
             settled = with_side(spec, guard.condition) if guard.condition else None
             if settled is None:
-                frontend.check_listed(spec)
+                frontend.check_listed(given)
                 raise
             spec = settled
+        except SpecError:
+            if spec is not given:  # what fails may be one side alone
+                frontend.check_listed(given)
+            raise
     return _lowered(spec, derived=derived)
 
 
