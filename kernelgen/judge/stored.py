@@ -79,10 +79,10 @@ class Storing:
     """Sums of products read 0 in the place of what is below float32's normal numbers, as GPUs' exponentials give."""
     known: Known = field(default_factory=Known)
     """Sums of one case."""
-    anyhow: torch.Generator | None = None
+    anyhow: torch.Generator | float | None = None
     """Draws which way each number is rounded, by half an ulp, which is as far as rounding goes: a kernel stores what
     differs from the oracle's by what was rounded before, so that where few results follow from it, one rounding says
-    little about another."""
+    little about another. A number: all are rounded up (1) or down (-1)."""
 
     def rounded(self, x: torch.Tensor) -> torch.Tensor:
         """A float64 as memory holds it."""
@@ -93,16 +93,19 @@ class Storing:
             return x.to(self.dtype).double() if x.dtype == torch.float64 else x
 
 
-def _rounded_anyhow(x: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
-    """Off by half an ulp, up or down at random; what is infinite in the dtype is so."""
+def _rounded_anyhow(x: torch.Tensor, dtype: torch.dtype, way: torch.Generator | float) -> torch.Tensor:
+    """Off by half an ulp, up or down at random or as it says; what is infinite in the dtype is so."""
     info, known = torch.finfo(dtype), x.detach()
-    drawn = torch.rand(x.shape, generator=generator, dtype=torch.float64, device=generator.device).to(x.device)
+    if isinstance(way, torch.Generator):
+        drawn = torch.rand(x.shape, generator=way, dtype=torch.float64, device=way.device).to(x.device) - 0.5
+    else:
+        drawn = torch.full_like(known, way)
     ulp = torch.exp2(torch.frexp(known).exponent.double() - 1).clamp(min=info.tiny) * info.eps
     moves = known.isfinite() & (known != 0) & (known.abs() <= info.max)
     # half an ulp above the largest number everything is infinite
     overflows = known.abs() >= info.max / (1 - info.eps / 2) * (1 - info.eps / 4)
     beyond = torch.where(overflows, known.sign() * math.inf, 0.0)
-    return x + torch.where(moves, (drawn - 0.5).sign() * 0.5 * ulp, beyond)  # used once: its gradient is no sum
+    return x + torch.where(moves, drawn.sign() * 0.5 * ulp, beyond)  # used once: its gradient is no sum
 
 
 class Stored(EagerMode):
@@ -118,7 +121,7 @@ class Stored(EagerMode):
         self._multiplies, self._as_tf32 = storing.ours or storing.multiplies, storing.as_tf32
         self._inputs = {x.untyped_storage().data_ptr() for x in inputs}
         self._adds_itself = not storing.whole and self._multiplies
-        self._apart = storing.apart
+        self._apart, self._anyhow = storing.apart, storing.anyhow is not None
         self._stores_steps = storing.whole and not storing.ours
         self._product: torch.Tensor | None = None
         """A call's result, and what was made of it element by element so far."""
@@ -163,7 +166,8 @@ class Stored(EagerMode):
         if self._apart and called.adds:
             (result,) = self._known.of(f"product {called.key}", (a, b), lambda: (called.product(a, b),))
             stored = self._written(self._off(result.clone(), called, a, b, at), called)
-            return stored + self._adds(func, args, kwargs, called)
+            total = stored + self._adds(func, args, kwargs, called)
+            return self._rounded(total) if self._anyhow else total  # a kernel may save it for gradients
         result = self._exact(func, args, kwargs)
         return self._written(self._off(result, called, a, b, at), called) if result.dtype == torch.float64 else result
 

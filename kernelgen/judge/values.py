@@ -372,8 +372,11 @@ def _storing(run: _Run, draws: int, generator: torch.Generator, *, again: bool) 
     ways = [called, replace(called, whole=True)] if own else [called]
     stored = [replace(products, errors=drawn) for drawn in errors]
     anyhow = [replace(s, anyhow=generator) for s in stored * again if s.errors and s.errors.times == 1.0]
-    # its call may add in one step what PyTorch adds in another, and rounds the sum
-    anyhow += [replace(products, ours=False, anyhow=generator)] * (2 * _AGAIN if again and own else 0)
+    # its call may add in one step what PyTorch adds in another, and rounds the sum, or what is added to before
+    if again and own:
+        rounding = replace(products, ours=False, anyhow=generator)
+        turns: list[torch.Generator | float] = [1.0, -1.0, *[generator] * _AGAIN]
+        anyhow += [rounding] * (2 * _AGAIN) + [replace(rounding, apart=True, anyhow=way) for way in turns]
     return [products, *ways, *stored, *anyhow]
 
 

@@ -169,6 +169,29 @@ def test_a_kernel_may_add_to_what_torchs_product_stored(stored):
         assert found.passed, found.message
 
 
+def test_a_kernel_may_add_to_what_torchs_product_stored_and_store_the_sum():
+    """As the forward of a gradient saves it: where hardswish ends, two roundings decide between g and 1.5 g."""
+
+    def slope(y):
+        return torch.where(y <= -3, 0.0, torch.where(y < 3, y / 3 + 0.5, 1.0))
+
+    def function(x, w, b):
+        return slope(F.conv2d(x, w, b, padding=1))
+
+    def kernel(x, w, b):
+        saved = (F.conv2d(x, w, padding=1).float() + b.float()[:, None, None]).to(x.dtype)
+        return slope(saved.float()).to(x.dtype)
+
+    shapes = {"x": ("B", 4, 5, 6), "w": (6, 4, 3, 3), "b": (6,)}
+    inputs = [judge.Tensor(name, shape, "T") for name, shape in shapes.items()]
+    out = (judge.Tensor("out", ("B", 6, 5, 6), "T"),)
+    op = judge.Operator("o", kernel, function, function, inputs, out, stored="T", multiplied="T")
+    for batch, seeds in ((2, (0, 41)), (8, (29, 40)), (31, (54,))):
+        for seed in seeds:
+            found = judged(op, {"B": batch}, "float16", seed=seed, mutants=False)
+            assert found.passed, found.message
+
+
 def test_torchs_product_may_add_before_it_rounds():
     """Where hardswish begins, what torch rounded its sum by is most of what is left, and is not what it would have
     rounded the product by."""
