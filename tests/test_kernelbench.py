@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import itertools
 import json
 import os
@@ -25,9 +26,8 @@ from kernelgen.devices.device import Card, Device
 from kernelgen.importer import naming
 from kernelgen.journal import FILE
 from kernelgen.judge.inputs import DISTRIBUTIONS
-from kernelgen.kernelbench import shared
+from kernelgen.kernelbench import rounds, shared
 from kernelgen.kernelbench.problem import name_of
-from kernelgen.kernelbench.rounds import played
 from kernelgen.kernelbench.shared import Verdict
 from kernelgen.kernelbench.tolerance import compare
 from kernelgen.kernelbench.turns import Turns
@@ -45,6 +45,16 @@ def get_inputs():
 
 def get_init_inputs():
     return []
+"""
+
+DOUBLE = """\
+name: double
+inputs: [{name: x, shape: [N], dtype: T}]
+outputs: [{name: out, shape: [N], dtype: T}]
+dtypes: {T: [float32]}
+reference: |
+  def double(x):
+      return x * 2
 """
 
 HANGS = "while True:\n    pass\n"
@@ -367,9 +377,27 @@ def test_refusals_are_counted_by_reason() -> None:
 
 
 def test_rounds_that_cannot_be_played_say_why(tmp_path: Path) -> None:
-    found = played(tmp_path, "missing", 1, "float32")
+    found = rounds.played(rounds.begun(tmp_path, "missing", 1, "float32"))
     assert (found["rounds"], found["kept"]) == (0, 0)
     assert "missing.yaml" in found["reason"]
+
+
+def test_rounds_get_ready_and_begin_when_they_are_to(tmp_path: Path) -> None:
+    (tmp_path / "double.yaml").write_text(DOUBLE)
+    assert subprocess.run(
+        [sys.executable, "-m", "kernelgen", "new", "double.yaml", "--no-verify"], cwd=tmp_path, check=False
+    ).returncode == 0  # fmt: skip
+    ready = rounds.begun(tmp_path, "double", 1, "float32")
+    journal = f"{tmp_path}/logs/double/*/journal.jsonl"
+    while not glob.glob(journal) and ready.poll() is None:
+        time.sleep(0.05)
+    time.sleep(1)
+    assert [json.loads(line)["kind"] for line in Path(*glob.glob(journal)).read_text().splitlines()] == ["run"]
+    found = rounds.played(ready)
+    assert found["reason"], found
+    assert len(Path(*glob.glob(journal)).read_text().splitlines()) > 2
+    rounds.left(waits := rounds.begun(tmp_path, "double", 1, "float32"))
+    assert waits.returncode < 0
 
 
 @pytest.mark.parametrize(
@@ -485,7 +513,7 @@ sys.path.insert(0, {folder!r})
 from kernelgen import devices, judge
 judge.prepare = lambda: None
 devices.find = lambda name: SimpleNamespace(facts=devices.facts.by_name("NVIDIA H200"))
-from kernelgen.kernelbench import shared
+from kernelgen.kernelbench import rounds, shared
 from kernelgen.kernelbench.problem import name_of
 import broadcast_accuracy as quartet
 case = next(c for c in quartet.CASES if "float32" in c.dtypes.values())

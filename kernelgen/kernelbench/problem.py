@@ -75,6 +75,7 @@ class Problem:
             self._save()
             return
         device = judge.device.find()
+        ahead = rounds.begun(self.out, spec.name, self.asked.rounds, DTYPE) if self.asked.rounds else None
         sys.path.insert(0, str(self.out / "operators" / spec.folder))
         importlib.import_module(f"{spec.name}_accuracy")
         judging = partial(self._small, spec.name, device, shared.Queue())
@@ -92,8 +93,10 @@ class Problem:
             self._stage(READY)
             sys.stdin.readline()
             self._at_its_shapes(spec.name, self.answer)
-        if self.asked.rounds and not self.answer["accuracy"]["failed"]:
-            self._optimized(spec)
+        if ahead is not None and not self.answer["accuracy"]["failed"]:
+            self._optimized(spec, ahead)
+        elif ahead is not None:
+            rounds.left(ahead)
         self._stage("done")
 
     def _small(self, name: str, device: str, queue: shared.Queue) -> Iterator[shared.Verdict]:
@@ -139,12 +142,12 @@ class Problem:
             self._stage("performance")
             self._timed(performance, found)
 
-    def _optimized(self, spec: Any) -> None:
+    def _optimized(self, spec: Any, ahead: rounds.Rounds) -> None:
         """Rounds, and what the kernel that they leave comes to."""
         from kernelgen import judge
 
         self._stage("optimize")
-        found = self.answer["optimized"] = rounds.played(self.out, spec.name, self.asked.rounds, DTYPE)
+        found = self.answer["optimized"] = rounds.played(ahead)
         self._save()
         if not found["kept"] or judge.device.find() != "cuda":
             return
