@@ -86,6 +86,7 @@ def run(
                 say(ledger.add(running[done], done.result()))
         finally:
             turns.end()
+            pool.shutdown(wait=False, cancel_futures=True)
     return ledger.outcomes()
 
 
