@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -112,10 +112,16 @@ def bandwidths() -> tuple[float, float]:
     return cuda.bandwidths()
 
 
-def in_the_open(device: str) -> AbstractContextManager[Any]:
+@contextmanager
+def in_the_open(device: str) -> Iterator[None]:
     """Where a CPU's convolutions in narrower floats are computed as those in float64: oneDNN's skip the zeros that a
     window is padded with, which times infinity are NaN."""
-    return torch.backends.mkldnn.flags(enabled=False) if device == "cpu" else nullcontext()
+    flags: Any = torch.backends.mkldnn.set_flags
+    before = flags(False, _fp32_precision=None)[0] if device == "cpu" else None  # its context warns of TF32
+    try:
+        yield
+    finally:
+        flags(before, _fp32_precision=None)
 
 
 def empty_cache() -> None:
