@@ -90,6 +90,7 @@ def conv3d_bias_kernel(
         ).reshape(BLOCK_M, BLOCK_K)
         weight = weight_desc.load([first_col, step * BLOCK_K]).T
         product = tl.dot(weight.T, x.T, product, input_precision=PRECISION)
+    # columns were its rows: the matrix units took the second factor first
     product = product.T
     bias = tl.load(
         bias_ptr + cols * stride_bias_j,
@@ -193,6 +194,7 @@ def conv3d_bias_pointers_kernel(
             other=0.0,
         )
         product = tl.dot(weight.T, x.T, product, input_precision=PRECISION)
+    # columns were its rows: the matrix units took the second factor first
     product = product.T
     bias = tl.load(
         bias_ptr + cols * stride_bias_j,

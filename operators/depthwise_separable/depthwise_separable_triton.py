@@ -240,6 +240,7 @@ def depthwise_separable_out_kernel(
             other=0.0,
         )
         product = tl.dot(pointwise.T, y.T, product, input_precision=PRECISION)
+    # columns were its rows: the matrix units took the second factor first
     product = product.T
     out = _nan_maximum(product, 0.0)
     tl.store(
@@ -301,6 +302,7 @@ def depthwise_separable_out_boxes_kernel(
         ).reshape(BLOCK_M, BLOCK_K)
         pointwise = pointwise_desc.load([first_col, step * BLOCK_K]).T
         product = tl.dot(pointwise.T, y.T, product, input_precision=PRECISION)
+    # columns were its rows: the matrix units took the second factor first
     product = product.T
     out = _nan_maximum(product, 0.0)
     tl.store(
@@ -375,6 +377,7 @@ def depthwise_separable_out_pointers_kernel(
             other=0.0,
         )
         product = tl.dot(pointwise.T, y.T, product, input_precision=PRECISION)
+    # columns were its rows: the matrix units took the second factor first
     product = product.T
     out = _nan_maximum(product, 0.0)
     tl.store(

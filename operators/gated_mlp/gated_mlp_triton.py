@@ -152,7 +152,9 @@ def gated_mlp_split_kernel(
         )
         gated = tl.dot(gate.T, x.T, gated, input_precision=PRECISION)
         lifted = tl.dot(up.T, x.T, lifted, input_precision=PRECISION)
+    # columns were its rows: the matrix units took the second factor first
     gated = gated.T
+    # columns were its rows: the matrix units took the second factor first
     lifted = lifted.T
     tl.store(
         gated_parts_ptr

@@ -125,6 +125,7 @@ def linear_split_kernel(
             other=0.0,
         )
         product = tl.dot(weight.T, x.T, product, input_precision=PRECISION)
+    # columns were its rows: the matrix units took the second factor first
     product = product.T
     tl.store(
         parts_ptr + tl.cast(part, tl.int64) * M * N + rows[:, None] * N + cols[None, :],

@@ -79,6 +79,7 @@ def patch_embed_kernel(
         ).reshape(BLOCK_M, BLOCK_K)
         weight = weight_desc.load([first_col, step * BLOCK_K]).T
         product = tl.dot(weight.T, x.T, product, input_precision=PRECISION)
+    # columns were its rows: the matrix units took the second factor first
     product = product.T
     bias = tl.load(
         bias_ptr + cols * stride_bias_j,
@@ -163,6 +164,7 @@ def patch_embed_pointers_kernel(
             other=0.0,
         )
         product = tl.dot(weight.T, x.T, product, input_precision=PRECISION)
+    # columns were its rows: the matrix units took the second factor first
     product = product.T
     bias = tl.load(
         bias_ptr + cols * stride_bias_j,

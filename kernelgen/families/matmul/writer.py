@@ -360,7 +360,8 @@ class Writer:
     def unswapped(self, *, swap: bool) -> tuple[ir.Let, ...]:
         """The sums as rows and columns, of those that were added up as columns and rows."""
         found = ((carry.text, ir.Name(carry.text, carry.shape[::-1])) for carry in self.carries())
-        return tuple(ir.Let((name,), ir.Transposed(carry)) for name, carry in found) if swap else ()
+        said = "columns were its rows: the matrix units took the second factor first"
+        return tuple(ir.Let((name,), ir.Transposed(carry), aside=said) for name, carry in found) if swap else ()
 
     def finished(self, product: ir.Expr, number: int) -> None:
         """A product is known from here on, or a value that is computed from it."""
