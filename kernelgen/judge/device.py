@@ -113,15 +113,18 @@ def bandwidths() -> tuple[float, float]:
 
 
 @contextmanager
-def in_the_open(device: str) -> Iterator[None]:
-    """Where a CPU's convolutions in narrower floats are computed as those in float64: oneDNN's skip the zeros that a
-    window is padded with, which times infinity are NaN."""
-    flags: Any = torch.backends.mkldnn.set_flags
-    before = flags(False, _fp32_precision=None)[0] if device == "cpu" else None  # its context warns of TF32
+def without_onednn(device: str) -> Iterator[None]:
+    """While it holds, a CPU computes convolutions in narrower floats as those in float64: oneDNN's skip the zeros that
+    a window is padded with, which times infinity are NaN."""
+    if device != "cpu":
+        yield
+        return
+    flags: Any = torch.backends.mkldnn  # its own context warns of TF32
+    before, flags.enabled = flags.enabled, False
     try:
         yield
     finally:
-        flags(before, _fp32_precision=None)
+        flags.enabled = before
 
 
 def empty_cache() -> None:

@@ -60,7 +60,8 @@ class Turns:
             return self._to_its_end(process, place.turn, answer, began, limit_s)
         finally:
             self._running.discard(process)  # its number may be another's from now on
-            place.given -= 1
+            with self._choosing:
+                place.given -= 1
 
     def _to_its_end(
         self, process: subprocess.Popen[bytes], turn: threading.Lock, answer: Path, began: float, limit_s: float
