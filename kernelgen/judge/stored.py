@@ -10,8 +10,8 @@ that sums products itself rounds what it multiplies, and has no reason to round 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -60,6 +60,8 @@ class Storing:
     kernel that sums: it stores one of these for the next one."""
     apart: bool = False
     """What a call adds to its sums is added to what it stored, as by a kernel, where `called` does not say so."""
+    turned: float = 0.0
+    """What `apart` rounds, the sums and what is added to them, is rounded up (1) or down (-1) by half an ulp."""
     wrong: Wronged | None = None
     """What they are in a mutant."""
     ours: bool = False
@@ -82,7 +84,7 @@ class Storing:
     anyhow: torch.Generator | float | None = None
     """Draws which way each number is rounded, by half an ulp, which is as far as rounding goes: a kernel stores what
     differs from the oracle's by what was rounded before, so that where few results follow from it, one rounding says
-    little about another. A number: all are rounded up (1) or down (-1)."""
+    little about another. A number says it of all, as `turned`."""
 
     def rounded(self, x: torch.Tensor) -> torch.Tensor:
         """A float64 as memory holds it."""
@@ -122,6 +124,7 @@ class Stored(EagerMode):
         self._inputs = {x.untyped_storage().data_ptr() for x in inputs}
         self._adds_itself = not storing.whole and self._multiplies
         self._apart, self._anyhow = storing.apart, storing.anyhow is not None
+        self._rounded_apart = replace(storing, anyhow=storing.turned).rounded if storing.turned else storing.rounded
         self._stores_steps = storing.whole and not storing.ours
         self._product: torch.Tensor | None = None
         """A call's result, and what was made of it element by element so far."""
@@ -165,9 +168,9 @@ class Stored(EagerMode):
             return self._own(called.product, (a, b), {}, called.key) + self._adds(func, args, kwargs, called)
         if self._apart and called.adds:
             (result,) = self._known.of(f"product {called.key}", (a, b), lambda: (called.product(a, b),))
-            stored = self._written(self._off(result.clone(), called, a, b, at), called)
+            stored = self._written(self._off(result.clone(), called, a, b, at), called, self._rounded_apart)
             total = stored + self._adds(func, args, kwargs, called)
-            return self._rounded(total) if self._anyhow else total  # a kernel may save it for gradients
+            return self._rounded_apart(total) if self._anyhow else total  # a kernel may save it for gradients
         result = self._exact(func, args, kwargs)
         return self._written(self._off(result, called, a, b, at), called) if result.dtype == torch.float64 else result
 
@@ -305,8 +308,10 @@ class Stored(EagerMode):
         # where sums are disturbed, what operands lose is among the errors
         return tf32(x) if at.operand and self._errors is None else x
 
-    def _written(self, sums: torch.Tensor, called: Contraction) -> torch.Tensor:
-        result = sums if self._ours else self._rounded(sums)
+    def _written(
+        self, sums: torch.Tensor, called: Contraction, rounded: Callable[[torch.Tensor], torch.Tensor] | None = None
+    ) -> torch.Tensor:
+        result = sums if self._ours else (rounded or self._rounded)(sums)
         if self._wrong is not None:
             self._wrong.returned(result, adds=called.adds)
         return result

@@ -375,8 +375,8 @@ def _storing(run: _Run, draws: int, generator: torch.Generator, *, again: bool) 
     # its call may add in one step what PyTorch adds in another, and rounds the sum, or what is added to before
     if again and own:
         rounding = replace(products, ours=False, anyhow=generator)
-        turns: list[torch.Generator | float] = [1.0, -1.0, *[generator] * _AGAIN]
-        anyhow += [rounding] * (2 * _AGAIN) + [replace(rounding, apart=True, anyhow=way) for way in turns]
+        apart = [replace(rounding, apart=True, turned=turned) for turned in (1.0, -1.0, 0.0, 0.0)]
+        anyhow += [rounding] * _AGAIN + apart
     return [products, *ways, *stored, *anyhow]
 
 
