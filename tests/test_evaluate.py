@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -135,6 +135,14 @@ def test_accuracy_cases_are_compiled_before_the_device_is_asked_for_them(
     assert compiled == [1, 1, 2, 2, 2, 2]
 
 
+def rows_of(numbers: Iterable[int]) -> list[dict[str, object]]:
+    """Cases of so many rows, as a worker lists them."""
+    return [
+        {"sizes": {"...": [rows], "D": 2}, "dtypes": {"T": "float32"}, "label": f"[{rows}]", "layout": "sliced"}
+        for rows in numbers
+    ]
+
+
 class Played:
     """A process that verifies; `cannot`: it does not start, `fails` and `leaves_out`: which case."""
 
@@ -167,10 +175,7 @@ def test_several_processes_verify_and_the_one_that_times_takes_what_is_large(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     sizes = [3, 2**26, *range(5, 25)]
-    cases = [
-        {"sizes": {"...": [rows], "D": 2}, "dtypes": {"T": "float32"}, "label": f"[{rows}]", "layout": "sliced"}
-        for rows in sizes
-    ]
+    cases = rows_of(sizes)
     plan = KernelPlan(spec(), "pointwise", None, (TableRow((), SCHEDULE),))
     asked: list[tuple[str, str]] = []
     with CudaEvaluator(devices.find("cpu"), plan, QUARTET, tmp_path / "c", work, 2, Limits(), "run") as found:
@@ -196,10 +201,7 @@ def test_several_processes_verify_and_the_one_that_times_takes_what_is_large(
 def test_a_case_that_fails_ends_a_verification(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing waits for what is still being compiled, and nothing else is begun."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    cases = [
-        {"sizes": {"...": [rows], "D": 2}, "dtypes": {"T": "float32"}, "label": f"[{rows}]", "layout": "sliced"}
-        for rows in range(1, 500)
-    ]
+    cases = rows_of(range(1, 500))
     plan = KernelPlan(spec(), "pointwise", None, (TableRow((), SCHEDULE),))
     asked: list[tuple[str, str]] = []
     compiled: list[str] = []
@@ -224,10 +226,7 @@ def test_an_interruption_of_a_verification_does_not_wait_for_all_cases(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    cases = [
-        {"sizes": {"...": [rows], "D": 2}, "dtypes": {"T": "float32"}, "label": f"[{rows}]", "layout": "sliced"}
-        for rows in range(1, 500)
-    ]
+    cases = rows_of(range(1, 500))
     plan = KernelPlan(spec(), "pointwise", None, (TableRow((), SCHEDULE),))
     asked: list[tuple[str, str]] = []
 

@@ -130,7 +130,7 @@ def batched_matmul_split_kernel(
             other=0.0,
         )
         out = tl.dot(b.T, a.T, out, input_precision=PRECISION)
-    out = out.T  # columns were its rows: the matrix units took the second factor first
+    out = out.T  # back to rows by columns: the product above is transposed
     tl.store(
         parts_ptr
         + (tl.cast(part, tl.int64) * BATCH + batch) * M * N

@@ -85,8 +85,7 @@ def conv1d_gelu_kernel(
         x = x_desc.load([first_image, in_l, first_channel]).reshape(BLOCK_M, BLOCK_K)
         weight = weight_desc.load([first_col, step * BLOCK_K]).T
         product = tl.dot(weight.T, x.T, product, input_precision=PRECISION)
-    # columns were its rows: the matrix units took the second factor first
-    product = product.T
+    product = product.T  # back to rows by columns: the product above is transposed
     bias = tl.load(
         bias_ptr + cols * stride_bias_j,
         mask=col_mask,
@@ -166,8 +165,7 @@ def conv1d_gelu_pointers_kernel(
             other=0.0,
         )
         product = tl.dot(weight.T, x.T, product, input_precision=PRECISION)
-    # columns were its rows: the matrix units took the second factor first
-    product = product.T
+    product = product.T  # back to rows by columns: the product above is transposed
     bias = tl.load(
         bias_ptr + cols * stride_bias_j,
         mask=col_mask,

@@ -177,7 +177,7 @@ def conv2d_bias_relu_pointers_kernel(
             other=0.0,
         )
         y = tl.dot(weight.T, x.T, y, input_precision=PRECISION)
-    y = y.T  # columns were its rows: the matrix units took the second factor first
+    y = y.T  # back to rows by columns: the product above is transposed
     bias = tl.load(
         bias_ptr + cols * stride_bias_j,
         mask=col_mask,
@@ -251,7 +251,7 @@ def conv2d_bias_relu_plain_kernel(
         ).reshape(BLOCK_M, BLOCK_K)
         weight = weight_desc.load([first_col, step * BLOCK_K]).T
         y = tl.dot(weight.T, x.T, y, input_precision=PRECISION)
-    y = y.T  # columns were its rows: the matrix units took the second factor first
+    y = y.T  # back to rows by columns: the product above is transposed
     bias = tl.load(
         bias_ptr + cols * stride_bias_j,
         mask=col_mask,

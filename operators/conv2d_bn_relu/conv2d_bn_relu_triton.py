@@ -96,7 +96,7 @@ def conv2d_bn_relu_kernel(
         ).reshape(BLOCK_M, BLOCK_K)
         weight = weight_desc.load([first_col, step * BLOCK_K]).T
         y = tl.dot(weight.T, x.T, y, input_precision=PRECISION)
-    y = y.T  # columns were its rows: the matrix units took the second factor first
+    y = y.T  # back to rows by columns: the product above is transposed
     mean = tl.load(mean_ptr + cols * stride_mean_j, mask=col_mask, other=0.0)
     var = tl.load(var_ptr + cols * stride_var_j, mask=col_mask, other=0.0)
     # rstd = torch.rsqrt(var.abs() + 1e-05)[:, None, None]
@@ -195,7 +195,7 @@ def conv2d_bn_relu_pointers_kernel(
             other=0.0,
         )
         y = tl.dot(weight.T, x.T, y, input_precision=PRECISION)
-    y = y.T  # columns were its rows: the matrix units took the second factor first
+    y = y.T  # back to rows by columns: the product above is transposed
     mean = tl.load(mean_ptr + cols * stride_mean_j, mask=col_mask, other=0.0)
     var = tl.load(var_ptr + cols * stride_var_j, mask=col_mask, other=0.0)
     # rstd = torch.rsqrt(var.abs() + 1e-05)[:, None, None]

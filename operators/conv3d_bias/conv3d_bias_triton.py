@@ -90,8 +90,7 @@ def conv3d_bias_kernel(
         ).reshape(BLOCK_M, BLOCK_K)
         weight = weight_desc.load([first_col, step * BLOCK_K]).T
         product = tl.dot(weight.T, x.T, product, input_precision=PRECISION)
-    # columns were its rows: the matrix units took the second factor first
-    product = product.T
+    product = product.T  # back to rows by columns: the product above is transposed
     bias = tl.load(
         bias_ptr + cols * stride_bias_j,
         mask=col_mask,
@@ -194,8 +193,7 @@ def conv3d_bias_pointers_kernel(
             other=0.0,
         )
         product = tl.dot(weight.T, x.T, product, input_precision=PRECISION)
-    # columns were its rows: the matrix units took the second factor first
-    product = product.T
+    product = product.T  # back to rows by columns: the product above is transposed
     bias = tl.load(
         bias_ptr + cols * stride_bias_j,
         mask=col_mask,

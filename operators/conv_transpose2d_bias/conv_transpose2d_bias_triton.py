@@ -103,7 +103,7 @@ def conv_transpose2d_bias_kernel(
         ).reshape(BLOCK_M, BLOCK_K)
         weight = weight_desc.load([first_col, first_weight]).T
         y = tl.dot(weight.T, x.T, y, input_precision=PRECISION)
-    y = y.T  # columns were its rows: the matrix units took the second factor first
+    y = y.T  # back to rows by columns: the product above is transposed
     bias = tl.load(
         bias_ptr + cols * stride_bias_j,
         mask=col_mask,
@@ -205,7 +205,7 @@ def conv_transpose2d_bias_pointers_kernel(
             other=0.0,
         )
         y = tl.dot(weight.T, x.T, y, input_precision=PRECISION)
-    y = y.T  # columns were its rows: the matrix units took the second factor first
+    y = y.T  # back to rows by columns: the product above is transposed
     bias = tl.load(
         bias_ptr + cols * stride_bias_j,
         mask=col_mask,

@@ -240,8 +240,7 @@ def depthwise_separable_out_kernel(
             other=0.0,
         )
         product = tl.dot(pointwise.T, y.T, product, input_precision=PRECISION)
-    # columns were its rows: the matrix units took the second factor first
-    product = product.T
+    product = product.T  # back to rows by columns: the product above is transposed
     out = _nan_maximum(product, 0.0)
     tl.store(
         out_ptr
@@ -302,8 +301,7 @@ def depthwise_separable_out_boxes_kernel(
         ).reshape(BLOCK_M, BLOCK_K)
         pointwise = pointwise_desc.load([first_col, step * BLOCK_K]).T
         product = tl.dot(pointwise.T, y.T, product, input_precision=PRECISION)
-    # columns were its rows: the matrix units took the second factor first
-    product = product.T
+    product = product.T  # back to rows by columns: the product above is transposed
     out = _nan_maximum(product, 0.0)
     tl.store(
         out_ptr
@@ -377,8 +375,7 @@ def depthwise_separable_out_pointers_kernel(
             other=0.0,
         )
         product = tl.dot(pointwise.T, y.T, product, input_precision=PRECISION)
-    # columns were its rows: the matrix units took the second factor first
-    product = product.T
+    product = product.T  # back to rows by columns: the product above is transposed
     out = _nan_maximum(product, 0.0)
     tl.store(
         out_ptr

@@ -152,10 +152,8 @@ def gated_mlp_split_kernel(
         )
         gated = tl.dot(gate.T, x.T, gated, input_precision=PRECISION)
         lifted = tl.dot(up.T, x.T, lifted, input_precision=PRECISION)
-    # columns were its rows: the matrix units took the second factor first
-    gated = gated.T
-    # columns were its rows: the matrix units took the second factor first
-    lifted = lifted.T
+    gated = gated.T  # back to rows by columns: the product above is transposed
+    lifted = lifted.T  # back to rows by columns: the product above is transposed
     tl.store(
         gated_parts_ptr
         + tl.cast(part, tl.int64) * M * N

@@ -86,7 +86,7 @@ def grouped_matmul_kernel(
             [tl.cast(batch, tl.int32), start, first_col],
         ).reshape(BLOCK_K, BLOCK_N)
         out = tl.dot(weight.T, x.T, out)
-    out = out.T  # columns were its rows: the matrix units took the second factor first
+    out = out.T  # back to rows by columns: the product above is transposed
     tl.store(
         out_ptr + rows[:, None] * N + cols[None, :],
         out,
@@ -141,7 +141,7 @@ def grouped_matmul_pointers_kernel(
             other=0.0,
         )
         out = tl.dot(weight.T, x.T, out)
-    out = out.T  # columns were its rows: the matrix units took the second factor first
+    out = out.T  # back to rows by columns: the product above is transposed
     tl.store(
         out_ptr + rows[:, None] * N + cols[None, :],
         out,

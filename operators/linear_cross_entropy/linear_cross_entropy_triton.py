@@ -70,8 +70,7 @@ def linear_cross_entropy_row_losses_kernel(
         x = x_desc.load([first_row, start])
         weight = weight_desc.load([first_col, start]).T
         logits = tl.dot(weight.T, x.T, logits)
-    # columns were its rows: the matrix units took the second factor first
-    logits = logits.T
+    logits = logits.T  # back to rows by columns: the product above is transposed
     # partial results of the tile; a second kernel combines the tiles of a row
     elements = tl.where(col_mask[None, :], logits, float("-inf"))
     # a part may consist of -inf only

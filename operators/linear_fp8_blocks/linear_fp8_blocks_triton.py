@@ -179,7 +179,7 @@ def linear_fp8_blocks_split_kernel(
             other=0.0,
         )
         out += group_sum * x_scale[None, :] * weight_scale[:, None]
-    out = out.T  # columns were its rows: the matrix units took the second factor first
+    out = out.T  # back to rows by columns: the product above is transposed
     tl.store(
         parts_ptr + tl.cast(part, tl.int64) * M * N + rows[:, None] * N + cols[None, :],
         out,

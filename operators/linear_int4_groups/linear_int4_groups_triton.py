@@ -113,7 +113,7 @@ def linear_int4_groups_kernel(
         # weight = (grouped - zero[:, None, :]) * scale[:, None, :]
         weight = (quantised.to(tl.float32) - zero[None, :]) * scale[None, :]
         out = tl.dot(weight.to(x_ptr.dtype.element_ty).T, x.T, out)
-    out = out.T  # columns were its rows: the matrix units took the second factor first
+    out = out.T  # back to rows by columns: the product above is transposed
     tl.store(
         parts_ptr + tl.cast(part, tl.int64) * M * N + rows[:, None] * N + cols[None, :],
         out,
@@ -230,7 +230,7 @@ def linear_int4_groups_tiles_kernel(
         # weight = (grouped - zero[:, None, :]) * scale[:, None, :]
         weight = (quantised.to(tl.float32) - zero[None, :]) * scale[None, :]
         out = tl.dot(weight.to(x_ptr.dtype.element_ty).T, x.T, out)
-    out = out.T  # columns were its rows: the matrix units took the second factor first
+    out = out.T  # back to rows by columns: the product above is transposed
     tl.store(
         out_ptr + rows[:, None] * N + cols[None, :],
         out,

@@ -124,8 +124,7 @@ def linear_int8_split_kernel(
         )
         right = weight.to(x_ptr.dtype.element_ty)
         product = tl.dot(right.T, x.T, product)
-    # columns were its rows: the matrix units took the second factor first
-    product = product.T
+    product = product.T  # back to rows by columns: the product above is transposed
     tl.store(
         parts_ptr + tl.cast(part, tl.int64) * M * N + rows[:, None] * N + cols[None, :],
         product,
@@ -205,8 +204,7 @@ def linear_int8_boxes_kernel(
         weight = weight_desc.load([first_col, start]).T
         right = weight.to(x_desc.dtype)
         product = tl.dot(right.T, x.T, product)
-    # columns were its rows: the matrix units took the second factor first
-    product = product.T
+    product = product.T  # back to rows by columns: the product above is transposed
     scale = tl.load(scale_ptr + cols * stride_scale_n, mask=col_mask, other=0.0)
     # return (product.float() * scale).to(x.dtype)
     out = product * scale[None, :]
@@ -260,8 +258,7 @@ def linear_int8_pointers_kernel(
         )
         right = weight.to(x_ptr.dtype.element_ty)
         product = tl.dot(right.T, x.T, product)
-    # columns were its rows: the matrix units took the second factor first
-    product = product.T
+    product = product.T  # back to rows by columns: the product above is transposed
     scale = tl.load(scale_ptr + cols * stride_scale_n, mask=col_mask, other=0.0)
     # return (product.float() * scale).to(x.dtype)
     out = product * scale[None, :]

@@ -136,8 +136,7 @@ def linear_residual_split_kernel(
             other=0.0,
         )
         product = tl.dot(weight.T, x.T, product, input_precision=PRECISION)
-    # columns were its rows: the matrix units took the second factor first
-    product = product.T
+    product = product.T  # back to rows by columns: the product above is transposed
     tl.store(
         parts_ptr + tl.cast(part, tl.int64) * M * N + rows[:, None] * N + cols[None, :],
         product,

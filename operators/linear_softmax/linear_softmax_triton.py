@@ -238,8 +238,7 @@ def linear_softmax_tiles_kernel(
             other=0.0,
         )
         product = tl.dot(weight.T, x.T, product, input_precision=PRECISION)
-    # columns were its rows: the matrix units took the second factor first
-    product = product.T
+    product = product.T  # back to rows by columns: the product above is transposed
     bias = tl.load(
         bias_ptr + cols * stride_bias_n,
         mask=col_mask,

@@ -252,7 +252,7 @@ def matmul_fp32_exact_written_product_kernel(
         )
     # NaN where an operand is infinite
     out += tl.where(rest == rest, rest, 0.0)
-    out = out.T  # columns were its rows: the matrix units took the second factor first
+    out = out.T  # back to rows by columns: the product above is transposed
     tl.store(
         out_ptr + rows[:, None] * N + cols[None, :],
         out,

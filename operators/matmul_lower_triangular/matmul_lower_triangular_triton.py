@@ -114,7 +114,7 @@ def matmul_lower_triangular_split_kernel(
         )
         right = tl.where(cols[None, :] <= ks[:, None], b, 0.0)
         out = tl.dot(right.T, left.T, out, input_precision=PRECISION)
-    out = out.T  # columns were its rows: the matrix units took the second factor first
+    out = out.T  # back to rows by columns: the product above is transposed
     tl.store(
         parts_ptr + tl.cast(part, tl.int64) * M * N + rows[:, None] * N + cols[None, :],
         out,

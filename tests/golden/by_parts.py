@@ -89,8 +89,7 @@ def linear_gelu_kernel(
             other=0.0,
         )
         projected = tl.dot(weight.T, x.T, projected, input_precision=PRECISION)
-    # columns were its rows: the matrix units took the second factor first
-    projected = projected.T
+    projected = projected.T  # back to rows by columns: the product above is transposed
     tl.store(
         parts_ptr + tl.cast(part, tl.int64) * M * N + rows[:, None] * N + cols[None, :],
         projected,

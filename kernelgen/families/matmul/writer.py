@@ -360,7 +360,7 @@ class Writer:
     def unswapped(self, *, swap: bool) -> tuple[ir.Let, ...]:
         """The sums as rows and columns, of those that were added up as columns and rows."""
         found = ((carry.text, ir.Name(carry.text, carry.shape[::-1])) for carry in self.carries())
-        said = "columns were its rows: the matrix units took the second factor first"
+        said = "back to rows by columns: the product above is transposed"
         return tuple(ir.Let((name,), ir.Transposed(carry), aside=said) for name, carry in found) if swap else ()
 
     def finished(self, product: ir.Expr, number: int) -> None:

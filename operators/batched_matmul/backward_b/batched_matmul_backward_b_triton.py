@@ -130,8 +130,7 @@ def batched_matmul_backward_b_split_kernel(
             other=0.0,
         )
         grad_b = tl.dot(grad_out.T, a.T, grad_b, input_precision=PRECISION)
-    # columns were its rows: the matrix units took the second factor first
-    grad_b = grad_b.T
+    grad_b = grad_b.T  # back to rows by columns: the product above is transposed
     tl.store(
         parts_ptr
         + (tl.cast(part, tl.int64) * BATCH + batch) * M * N

@@ -87,8 +87,7 @@ def conv1d_gelu_forward_kernel(
         x = x_desc.load([first_image, in_l, first_channel]).reshape(BLOCK_M, BLOCK_K)
         weight = weight_desc.load([first_col, step * BLOCK_K]).T
         product_2 = tl.dot(weight.T, x.T, product_2, input_precision=PRECISION)
-    # columns were its rows: the matrix units took the second factor first
-    product_2 = product_2.T
+    product_2 = product_2.T  # back to rows by columns: the product above is transposed
     bias = tl.load(
         bias_ptr + cols * stride_bias_j,
         mask=col_mask,
@@ -184,8 +183,7 @@ def conv1d_gelu_forward_pointers_kernel(
             other=0.0,
         )
         product_2 = tl.dot(weight.T, x.T, product_2, input_precision=PRECISION)
-    # columns were its rows: the matrix units took the second factor first
-    product_2 = product_2.T
+    product_2 = product_2.T  # back to rows by columns: the product above is transposed
     bias = tl.load(
         bias_ptr + cols * stride_bias_j,
         mask=col_mask,

@@ -271,8 +271,7 @@ def conv2d_bias_relu_backward_grad_x_boxes_kernel(
         ).reshape(BLOCK_M, BLOCK_K)
         weight = weight_desc.load([first_col, step * BLOCK_K]).T
         grad_x = tl.dot(weight.T, grad_y.T, grad_x, input_precision=PRECISION)
-    # columns were its rows: the matrix units took the second factor first
-    grad_x = grad_x.T
+    grad_x = grad_x.T  # back to rows by columns: the product above is transposed
     tl.store(
         grad_x_ptr
         + images[:, None] * stride_grad_x_b
@@ -351,8 +350,7 @@ def conv2d_bias_relu_backward_grad_x_pointers_kernel(
             other=0.0,
         )
         grad_x = tl.dot(weight.T, grad_y.T, grad_x, input_precision=PRECISION)
-    # columns were its rows: the matrix units took the second factor first
-    grad_x = grad_x.T
+    grad_x = grad_x.T  # back to rows by columns: the product above is transposed
     tl.store(
         grad_x_ptr
         + images[:, None] * stride_grad_x_b

@@ -119,8 +119,7 @@ def linear_backward_split_kernel(
             other=0.0,
         )
         grad_x = tl.dot(weight.T, grad_out.T, grad_x, input_precision=PRECISION)
-    # columns were its rows: the matrix units took the second factor first
-    grad_x = grad_x.T
+    grad_x = grad_x.T  # back to rows by columns: the product above is transposed
     tl.store(
         parts_ptr + tl.cast(part, tl.int64) * M * N + rows[:, None] * N + cols[None, :],
         grad_x,

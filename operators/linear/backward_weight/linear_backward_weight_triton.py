@@ -115,7 +115,7 @@ def linear_backward_weight_split_kernel(
             other=0.0,
         )
         grad_weight = tl.dot(x.T, grad_out.T, grad_weight, input_precision=PRECISION)
-    # columns were its rows: the matrix units took the second factor first
+    # back to rows by columns: the product above is transposed
     grad_weight = grad_weight.T
     tl.store(
         parts_ptr + tl.cast(part, tl.int64) * M * N + rows[:, None] * N + cols[None, :],

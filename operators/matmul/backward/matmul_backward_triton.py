@@ -113,8 +113,7 @@ def matmul_backward_split_kernel(
             other=0.0,
         )
         grad_a = tl.dot(b.T, grad_out.T, grad_a, input_precision=PRECISION)
-    # columns were its rows: the matrix units took the second factor first
-    grad_a = grad_a.T
+    grad_a = grad_a.T  # back to rows by columns: the product above is transposed
     tl.store(
         parts_ptr + tl.cast(part, tl.int64) * M * N + rows[:, None] * N + cols[None, :],
         grad_a,
