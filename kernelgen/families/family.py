@@ -12,7 +12,7 @@ from kernelgen.families.kernel import Body
 from kernelgen.frontend.graph import Graph
 from kernelgen.plan import Chip, KernelPlan, Parameter, Product, Scalar, Schedule, ScheduleSet, TableRow
 from kernelgen.schedule.problem import NamedSize
-from kernelgen.spec.model import OperatorSpec, Size
+from kernelgen.spec.model import Case, OperatorSpec, Size
 from kernelgen.tile.ir import Step
 
 Table = tuple[TableRow, ...]
@@ -72,8 +72,8 @@ Refusal = Callable[[Schedule], str | None]
 """Why a schedule cannot be used; None if it can."""
 
 
-def _refuses_nothing(schedule: Schedule) -> None:
-    return None
+def refuses_nothing(schedule: Schedule) -> None:
+    """A Refusal that takes every schedule."""
 
 
 def _as_it_is(graph: Graph) -> Graph:
@@ -145,9 +145,11 @@ class Family:
     """Device functions of `helpers.py.jinja` by those that they stand in for."""
     sets: Callable[[Body], Mapping[str, ScheduleSet]] = lambda body: {}
     """Schedules that it names together."""
-    room: Callable[[Body, int], Refusal] = lambda body, itemsize: _refuses_nothing
+    room: Callable[[Body, int], Refusal] = lambda body, itemsize: refuses_nothing
     """Why a program of a GPU has no room for a schedule of these values, with elements of so many bytes, beyond what
     the variant says of any. A search asks for thousands of schedules: what is the same of all is found once."""
+    precise: Callable[[OperatorSpec, Body, Case], Refusal] = lambda spec, body, case: refuses_nothing
+    """Why a schedule would multiply a case less precisely than torch's call does."""
     fits: Callable[[Body, Chip, Schedule, int], str | None] = lambda body, chip, schedule, columns: None
     """Why a core of a chip cannot hold a schedule for rows of so many columns; None if it can."""
 

@@ -186,6 +186,7 @@ def legality(plan: LoweredPlan, cases: Sequence[Case]) -> Callable[[Schedule], s
     family, body, chip = family_of(plan), body_of(plan), plan.chip
     rows_of = sorted({(columns(plan, case), itemsize(plan, case)) for case in cases}, reverse=True)
     rooms = {size: family.room(body, size) for _, size in rows_of}
+    precise = [family.precise(plan.spec, body, case) for case in cases]
 
     def refusal(schedule: Schedule) -> str | None:
         for width, size in rows_of:
@@ -193,7 +194,7 @@ def legality(plan: LoweredPlan, cases: Sequence[Case]) -> Callable[[Schedule], s
             room = family.fits(body, chip, schedule, width) if chip else rooms[size](schedule)
             if reason := reason or room:
                 return reason
-        return None
+        return next(filter(None, (refused(schedule) for refused in precise)), None)
 
     return refusal
 

@@ -2,7 +2,8 @@
 """conv3d_bias: A dense 3x3x3 convolution of volumes and a bias for every channel.
 
 Products are accumulated in float32, tap by tap of the window, in a fixed order.
-Float32 products follow torch: TF32 where torch.backends.cudnn.conv allows it.
+Float32 products follow torch: TF32 where torch.backends.cudnn.conv allows it, of up to
+8 input channels as float32.
 Where the schedule table selects torch's call, torch decides the order of the sums.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
@@ -38,13 +39,13 @@ def conv3d_bias_kernel(
     D,
     H,
     W,
-    C,
     stride_bias_j,
     stride_out_b,
     stride_out_j,
     stride_out_d,
     stride_out_h,
     stride_out_w,
+    TURNED_C,
     BLOCK_M: tl.constexpr,
     BLOCK_B: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -73,7 +74,7 @@ def conv3d_bias_kernel(
     first_col = tile_n * BLOCK_N
     cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
     col_mask = cols < N
-    blocks = tl.cdiv(C, BLOCK_K)
+    blocks = tl.cdiv(TURNED_C, BLOCK_K)
     product = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     # return F.conv3d(x, weight, bias, padding=1)
     for step in range(27 * blocks):
@@ -120,7 +121,6 @@ def conv3d_bias_pointers_kernel(
     D,
     H,
     W,
-    C,
     stride_xb,
     stride_xc,
     stride_xd,
@@ -133,6 +133,7 @@ def conv3d_bias_pointers_kernel(
     stride_out_h,
     stride_out_w,
     stride_weight_row,
+    TURNED_C,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -152,7 +153,7 @@ def conv3d_bias_pointers_kernel(
     first_col = tile_n * BLOCK_N
     cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
     col_mask = cols < N
-    blocks = tl.cdiv(C, BLOCK_K)
+    blocks = tl.cdiv(TURNED_C, BLOCK_K)
     product = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     # return F.conv3d(x, weight, bias, padding=1)
     for step in range(27 * blocks):
@@ -162,7 +163,7 @@ def conv3d_bias_pointers_kernel(
         tap_w = tap % 3
         first_channel = step % blocks * BLOCK_K
         channels = (first_channel + tl.arange(0, BLOCK_K)).to(tl.int64)
-        k_mask = channels < C
+        k_mask = channels < TURNED_C
         in_d = out_d + tap_d - 1
         in_h = out_h + tap_h - 1
         in_w = out_w + tap_w - 1
@@ -314,12 +315,12 @@ def tf32_parts(x: torch.Tensor, groups: int = 1) -> int:
     """How many TF32 numbers stand for an element of x[N, C, ...] in a product.
 
     0: none, it is multiplied as it is. 1: the nearest, which torch takes too. 3: of up to 8
-    channels by up to two dimensions, which torch multiplies in float32 even where TF32 is
-    allowed; a product is then high * high + low * high + high * low.
+    channels, which torch multiplies in float32 even where TF32 is allowed; a product is then
+    high * high + low * high + high * low.
     """
     if x.dtype != torch.float32 or convolution_precision() != "tf32":
         return 0
-    return 3 if x.shape[1] <= 8 and x.ndim <= 4 and groups == 1 else 1
+    return 3 if x.shape[1] <= 8 and groups == 1 else 1
 
 
 @triton.jit
@@ -718,9 +719,9 @@ def conv3d_bias(
                 D,
                 H,
                 W,
-                C,
                 *bias.stride(),
                 *out.stride(),
+                x_last.shape[1],
                 BLOCK_B=block_b,
                 BLOCK_D=block_d,
                 BLOCK_H=block_h,
@@ -753,7 +754,6 @@ def conv3d_bias(
                 D,
                 H,
                 W,
-                C,
                 x_last.stride(0),
                 x_last.stride(1),
                 x_last.stride(2),
@@ -762,6 +762,7 @@ def conv3d_bias(
                 *bias.stride(),
                 *out.stride(),
                 weight_rows.stride(0),
+                x_last.shape[1],
                 PRECISION=convolution_precision(),
                 BLOCK_M=options["BLOCK_M"],
                 BLOCK_N=options["BLOCK_N"],

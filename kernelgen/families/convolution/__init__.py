@@ -11,7 +11,7 @@ from math import prod
 from kernelgen.families.convolution import kernels, library, lowering, schedules
 from kernelgen.families.convolution.lowering import ConvolutionBody
 from kernelgen.families.dtypes import ITEMSIZE
-from kernelgen.families.family import Family, Table
+from kernelgen.families.family import Family, Refusal, Table, refuses_nothing
 from kernelgen.families.kernel import Body, body_of
 from kernelgen.families.matmul.kernels import reduces
 from kernelgen.families.matmul.schedules import check_rows
@@ -124,6 +124,16 @@ def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
     return tuple(said)
 
 
+def _precise(spec: OperatorSpec, body: Body, case: Case) -> Refusal:
+    """Of so few channels that torch's call multiplies them in float32 though TF32 is allowed."""
+    own = _own(body)
+    sizes = {size.name: size for size in _sizes(spec, own)}
+    channels, columns = (sizes[n].of(case, ITEMSIZE.__getitem__) if n in sizes else 1 for n in ("C", "N"))
+    if not multiplies_float32(spec, own) or sizes["itemsize"].of(case, ITEMSIZE.__getitem__) < 4:
+        return refuses_nothing
+    return schedules.multiplies_as_torch(own, channels, columns)
+
+
 def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
     own = _own(body)
     batch, rows, columns, summed = (
@@ -165,5 +175,5 @@ def _memory_format(spec: OperatorSpec, body: Body, output: str) -> str:
 FAMILY = Family(
     NAME, takes, schedules.every(build), lambda body: schedules.variants(_own(body)), _first_table, _starts,
     body=_body, memory_format=_memory_format, notes=_notes, too_large=_too_large, sizes=_sizes, products=_products,
-    room=schedules.room, of_spec=_of_spec, as_torch_lays=lambda body: True,
+    room=schedules.room, precise=_precise, of_spec=_of_spec, as_torch_lays=lambda body: True,
 )  # fmt: skip

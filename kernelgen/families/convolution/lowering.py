@@ -93,15 +93,14 @@ class ConvolutionBody(ProductBody):
 PART_CHANNELS = 8
 """Channels at the most that are multiplied in three TF32 parts, as `tf32_parts` of host.py.jinja says: torch's call
 multiplies them in float32 though TF32 is allowed (H200, cuDNN 9: 3x3 of 3 and 8 channels, an error of 5e-7 where TF32
-has 1e-3)."""
+has 1e-3; 3x3x3 of 3 channels as they lie, and turned to channels-last in TF32)."""
 
 
 def may_have_parts(body: ConvolutionBody) -> bool:
-    """Whether there may be so few channels. In three dimensions three parts take longer than torch's call
-    (H200: 3 channels 1044 us without the turn, by 617)."""
+    """Whether there may be so few channels."""
     known = [body.lowered.space.axes[a] for run in body.extent("k").runs if run.index == "channels" for a in run.axes]
     channels = prod(size for size in known if isinstance(size, int))
-    return body.rank < 3 and body.windows.groups == 1 and channels <= PART_CHANNELS
+    return body.windows.groups == 1 and channels <= PART_CHANNELS
 
 
 def body(spec: OperatorSpec, graph: Graph) -> ConvolutionBody:

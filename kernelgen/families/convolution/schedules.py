@@ -38,8 +38,9 @@ FEW_PIXELS, FEW_COLUMNS = 4096, 512
 FEW_CHANNELS = 7
 """Input channels of which a tap has so few that the matrix units would be fed mostly zeros: in three dimensions of
 space torch's call multiplies them in float32 though TF32 is allowed, 617 us of 3 channels, in boxes 1044 without the
-turn (H200, 3x3x3). Not turned: then it multiplies in TF32, and of few channels of halves it gives NaN where a sum is
-infinite (cuDNN 9: 116 of 756 results of 4 channels of spread 100)."""
+turn (H200, 3x3x3). Not turned: then it multiplies in TF32 (KernelBench level 2's 79 is off by 18 times its tolerance
+then, 0.01 before), and of few channels of halves it gives NaN where a sum is infinite (cuDNN 9: 116 of 756 results of
+4 channels of spread 100)."""
 NARROW, NARROW_CHANNELS = 32, 8
 """Output and input channels in three dimensions of space that are left to torch's call too, turned: 1225 us by 2272 in
 boxes without the turn (H200, 3x3x3 of 8 to 16 channels). More output channels of so few it multiplies in float32 as
@@ -70,6 +71,14 @@ _PHASES = {w: _BOXES.replace(BLOCK_M=128, BLOCK_H=128 // w, BLOCK_W=w, num_stage
 that several short programs at once are faster than tiles in flight. H200, float32, 4x4 with stride 2: 64 channels by 32
 images of 256 by 256, 2844 us in boxes 4 by 32 with two tiles in flight and 3595 16 by 16 with four; of 128 output
 channels 482 and 410."""
+_OF_PHASES = _BOXES.replace(BLOCK_M=128, BLOCK_D=2, num_warps=4)
+_SPACES_OF_PHASES = {16: _OF_PHASES.replace(BLOCK_H=4, BLOCK_W=16), 8: _OF_PHASES.replace(BLOCK_H=8, BLOCK_W=8)}
+"""The same in three dimensions of space. H200, float32, 32 to 64 channels, 3x3x3 with stride 2 (KernelBench level 2's
+3, 38 and 49): 0.88 of the time of boxes 2 by 4 by 32 and eight warps, with eight warps 0.97 to 0.99."""
+_SPACES = {w: _BOXES.replace(BLOCK_D=2, BLOCK_H=64 // w, BLOCK_W=w, num_warps=4, num_stages=5) for w in (32, 16)}
+"""The same of windows that are not transposed, two boxes a tile: 0.89 to 0.95 (43 and 47)."""
+_NARROW_PHASES = _BOXES.replace(BLOCK_D=4, BLOCK_H=2, BLOCK_W=32, num_warps=4, num_stages=3)
+"""Phases of so few output channels in three dimensions of space that a tile holds all: 0.85 (74, 16 to 32 channels)."""
 _POINTS = Schedule.make(FOLDED, BLOCK_M=64, BLOCK_N=128, BLOCK_K=32, GROUP_M=8, num_warps=8, num_stages=3, swap=False)
 """Of windows of one pixel in half precision: 72 us where boxes take 159 and torch's call with what follows 115 (H200,
 64 to 128 channels, 7 images of 256 by 256)."""
@@ -188,13 +197,14 @@ def first_table(body: ConvolutionBody, widths: Sequence[int] = ()) -> Table:
     if not boxable(body) or (alone and prod(body.window) == 1):
         return (table_row(_LIBRARY),)
     box = _box(body, widths)
-    narrow = _box(body, widths, of_phases=True) if _is_plane_of_phases(body) else None
+    narrow = _box(body, widths, narrow=True) if _narrow_boxes(body) else None
+    in_halves = narrow if narrow and body.rank == 2 else None  # others were measured in float32
     if alone:
         halves: Table = (table_row(_LIBRARY, itemsize=2),)
     elif prod(body.window) == 1 and FOLDED in variants(body):
         halves = (table_row(_POINTS, itemsize=2),)
     else:
-        halves = _by_columns(body, box.replace(BLOCK_K=64), narrow and narrow.replace(BLOCK_K=64), itemsize=2)
+        halves = _by_columns(body, box.replace(BLOCK_K=64), in_halves and in_halves.replace(BLOCK_K=64), itemsize=2)
         if _channels(body) is None:
             shallow = box.replace(BLOCK_K=LEAST_DEPTH)
             halves = (*_by_columns(body, shallow, None, C=LEAST_DEPTH, itemsize=2), *halves)
@@ -209,7 +219,14 @@ def _of_few(body: ConvolutionBody, box: Schedule, turned: Schedule) -> Table:
         return ()
     if body.rank == 3:
         exact, narrow = (table_row(_LIBRARY, C=c) for c in (FEW_CHANNELS, NARROW_CHANNELS))
-        rows = exact, table_row(turned, N=NARROW, C=NARROW_CHANNELS), narrow
+        rows: Table = exact, table_row(turned, N=NARROW, C=NARROW_CHANNELS), narrow
+        if phases_of(body) and may_have_parts(body):
+            tile = _NARROW_PHASES.replace(BLOCK_K=LEAST_DEPTH)
+            few = [
+                table_row(tile.replace(BLOCK_N=LEAST_DEPTH), N=LEAST_DEPTH, C=FEW_CHANNELS),
+                table_row(tile.replace(BLOCK_N=LEAST_COLUMNS), C=FEW_CHANNELS),
+            ]
+            rows = *few, *rows[1:]
         return rows if channels is None else _of_known(rows, channels)
     if not may_have_parts(body):
         return ()
@@ -314,7 +331,17 @@ def _narrowed(body: ConvolutionBody, row: TableRow, timed: Timed) -> TableRow:
         if enough < schedule.int(block):
             schedule = schedule.replace(**{block: enough})
             upto[name] = min(enough // each, upto.get(name, enough))
+    if body.rank == 3 and phases_of(body) and _is_narrow(schedule, timed):
+        sides = {f"BLOCK_{side}": _NARROW_PHASES.int(f"BLOCK_{side}") for side in "MDHW"}
+        schedule = schedule.replace(num_warps=4, **sides)
     return table_row(schedule, **upto)
+
+
+def _is_narrow(schedule: Schedule, timed: Timed) -> bool:
+    """Whether `_NARROW_PHASES` were measured for what a schedule serves, and its boxes are filled."""
+    width = _NARROW_PHASES.int("BLOCK_W")
+    fills = timed.width is not None and -(-timed.width // width) * width < 1.1 * timed.width
+    return timed.itemsize == 4 and schedule.variant == BOXES and schedule.int("BLOCK_N") <= LEAST_COLUMNS and fills
 
 
 def _enough(size: int, least: int) -> int:
@@ -336,9 +363,12 @@ def _limits(row: TableRow) -> tuple[float, ...]:
     return tuple(dict(row.upto).get(name, inf) for name in ("itemsize", "C", "N"))
 
 
-def _box(body: ConvolutionBody, widths: Sequence[int], *, of_phases: bool = False) -> Schedule:
-    """The box that is fastest for results of such widths, counting pixels beyond their edges."""
-    costs, found = (_PHASE_COSTS, _PHASES) if of_phases else (_COSTS[body.rank], _boxes(body))
+def _box(body: ConvolutionBody, widths: Sequence[int], *, narrow: bool = False) -> Schedule:
+    """The box that is fastest for results of such widths, counting pixels beyond their edges. `narrow`: of at most 64
+    output channels."""
+    costs, found = _COSTS[body.rank], _narrow_boxes(body) if narrow else _boxes(body)
+    if narrow and body.rank == 2:
+        costs = _PHASE_COSTS
 
     def cost(width: int) -> float:
         return costs[width] * (sum(-(-w // width) * width / w for w in widths) if widths else 1)
@@ -360,8 +390,15 @@ def _boxes(body: ConvolutionBody) -> dict[int, Schedule]:
     return {w: box for w, box in deep.items() if room(body, 0)(box) is None} or deep
 
 
-def _is_plane_of_phases(body: ConvolutionBody) -> bool:
-    return body.rank == 2 and bool(phases_of(body))
+def _narrow_boxes(body: ConvolutionBody) -> dict[int, Schedule]:
+    """Boxes of their own for at most 64 output channels, by their width; none where they are the same."""
+    if body.rank == 2:
+        return _PHASES if phases_of(body) else {}
+    if body.rank == 1 or body.pool:
+        return {}
+    if phases_of(body):
+        return _SPACES_OF_PHASES
+    return {} if body.windows.transposed else _boxes(body) | _SPACES
 
 
 def may_pool(body: ConvolutionBody) -> bool:
@@ -398,6 +435,21 @@ def _whole_channels(body: ConvolutionBody) -> Schedule:
 def _gathered_channels(body: ConvolutionBody) -> Schedule:
     width = body.width
     return _GATHER.replace(BLOCK_N=width, BLOCK_M=64, num_warps=8, BLOCK_K=32 if width > 128 else 64, num_stages=2)
+
+
+def multiplies_as_torch(body: ConvolutionBody, channels: int, columns: int) -> Refusal:
+    """Why a schedule multiplies float32 as TF32 where torch's call does not though it may, of so many input and output
+    channels."""
+    has_few = body.windows.groups == 1 and channels <= PART_CHANNELS
+    exact = body.rank == 3 and (channels <= FEW_CHANNELS or columns > NARROW)
+
+    def refusal(schedule: Schedule) -> str | None:
+        turned = schedule.variant == LIBRARY and schedule["channels_last"] and exact
+        if has_few and (turned or schedule.variant == FOLDED):
+            return f"TF32 of {channels} input channels, which torch's call multiplies in float32"
+        return None
+
+    return refusal
 
 
 def has_bias(body: ConvolutionBody) -> bool:
