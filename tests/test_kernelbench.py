@@ -121,6 +121,17 @@ def test_a_problem_that_hangs_costs_its_time_and_no_other(folder: Path) -> None:
     assert left == []
 
 
+@pytest.mark.parametrize(("devices", "allowed"), [(1, 4), (2, 2)])
+def test_those_that_share_a_device_may_take_longer(tmp_path: Path, devices: int, allowed: int) -> None:
+    for name in ("1_One", "2_Other"):
+        (tmp_path / f"{name}.py").write_text(HANGS + PROBLEM.format(result="x"))
+    files = kernelbench.problems(tmp_path, 1, [])
+    asked, each = kernelbench.Asked(), [{"PLACE": str(n)} for n in range(devices)]
+    found = kernelbench.run(files, tmp_path / "out", 2.0, "cpu", lambda one: None, asked, jobs=2, each=each)
+    assert [one["state"] for one in found] == ["timed out", "timed out"]
+    assert all(one["reason"].endswith(f" after {allowed} s") and one["seconds"] >= allowed for one in found)
+
+
 TAKES_ITS_TURN = """
 import json, os, sys, time
 answer, said = sys.argv[1:]

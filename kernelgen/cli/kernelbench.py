@@ -38,7 +38,12 @@ def kernelbench(
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Output folder for specs, kernels and journal.")
     ] = Path("kernelbench"),
-    limit_s: Annotated[str, typer.Option("--limit-s", metavar="S", help="Time limit per problem, in seconds.")] = "60",
+    limit_s: Annotated[
+        str,
+        typer.Option(
+            "--limit-s", metavar="S", help="Time limit per problem, in seconds; of N at work on a device, N times that."
+        ),
+    ] = "60",
     only: Annotated[
         list[str] | None, typer.Option("--only", metavar="TEXT", help="Only the problem with this number or name.")
     ] = None,

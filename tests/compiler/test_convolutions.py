@@ -360,6 +360,22 @@ TIMED: dict[str, tuple[Any, ...]] = {
     "a volume of eight channels": ("volume", "B C D H W", {"C": 8}, "float32", "library", {"channels_last": False}),
     "a volume of eight known channels": ("volume", "B 8 D H W", {}, "float32", "library", {"channels_last": False}),
     "a volume": ("volume", "B C D H W", {"C": 9}, "float32", "boxes", {"BLOCK_K": 16}),
+    "a narrow volume": (
+        "volume", "B C D H W", {"C": 32}, "float32", "boxes", {"BLOCK_N": 64, "num_warps": 4, "num_stages": 5},
+    ),
+    "a wide volume": ("volume", "B C D H W", {"C": 32, "J": 200}, "float32", "boxes", {"num_warps": 8, "num_stages": 4}),
+    "phases of three channels": (
+        "phases", "B C D H W", {"C": 3, "J": 16}, "float32", "boxes", {"BLOCK_N": 16, "BLOCK_D": 4, "BLOCK_W": 32},
+    ),
+    "phases of three known channels": ("phases", "B 3 D H W", {}, "float32", "boxes", {"BLOCK_K": 16, "BLOCK_D": 4}),
+    "phases of few outputs": (
+        "phases", "B C D H W", {"C": 16, "J": 32, "W": 32}, "float32", "boxes", {"BLOCK_N": 32, "BLOCK_M": 256, "BLOCK_D": 4},
+    ),
+    "phases of few outputs of a width that few boxes fill": (
+        "phases", "B C D H W", {"C": 16, "J": 32, "W": 36}, "float32", "boxes", {"BLOCK_N": 32, "BLOCK_M": 128},
+    ),
+    "phases": ("phases", "B C D H W", {"C": 32}, "float32", "boxes", {"BLOCK_M": 128, "BLOCK_W": 16, "num_warps": 4}),
+    "phases of halves": ("phases", "B C D H W", {"C": 32}, "float16", "boxes", {"BLOCK_M": 256, "num_warps": 8}),
     "three channels with strides": ("stride", "B 3 H W", {}, "float32", "library", {"channels_last": False}),
     "patches": ("patches", "B C 3*H 3*W", {"J": 200}, "float16", "strips", {"BLOCK_N": 128, "BLOCK_H": 16}),
     "patches as few numbers": ("patches", "B C 3*H 3*W", {}, "float16", "strips", {"BLOCK_N": 64, "BLOCK_K": 64}),
@@ -386,14 +402,17 @@ def _timed(after: str, shape: str) -> tuple[OperatorSpec, Graph]:
         "relu": "torch.relu(F.conv2d(x, w, b, padding=1))", "bias": "F.conv2d(x, w, b, padding=1)",
         "alone": "F.conv2d(x, w, padding=1)", "line": "torch.relu(F.conv1d(x, w, b, padding=1))",
         "volume": "torch.relu(F.conv3d(x, w, b, padding=1))",
+        "phases": "torch.relu(F.conv_transpose3d(x, w, b, stride=2, padding=1))",
         "stride": "torch.relu(F.conv2d(x, w, b, stride=2, padding=1))",
         "patches": "torch.relu(F.conv2d(x, w, b, stride=3))", "patches of a line": "F.conv1d(x, w, b, stride=3)",
     }[after]  # fmt: skip
     _, channels, *space = shape.split()
-    inputs = {**IMAGE, "x": shape, "w": f"J {channels}{' 3' * len(space)}"}
+    ends = f"{channels} J" if after == "phases" else f"J {channels}"
+    inputs = {**IMAGE, "x": shape, "w": f"{ends}{' 3' * len(space)}"}
     if after == "alone":
         del inputs["b"]
-    sizes = [f"({size}-1)//2+1" if after == "stride" else size.removeprefix("3*") for size in space]
+    of_result = {"stride": "({}-1)//2+1", "phases": "2*{}-1"}.get(after, "{}")
+    sizes = [of_result.format(size.removeprefix("3*")) for size in space]
     spec = of(f"return {call}", inputs, f"B J {' '.join(sizes)}").spec()
     return spec, frontend.trace(spec)[0]
 
@@ -410,6 +429,35 @@ def test_a_first_schedule_is_what_its_sizes_ask_for(name: str) -> None:
     assert found.variant == variant
     assert dict(found.values) | wanted == dict(found.values)
     assert [families.unknown(row.schedule) for row in plan.table] == [None] * len(plan.table)
+
+
+@pytest.mark.parametrize(
+    ("after", "channels", "columns", "dtype", "refused"),
+    [
+        ("volume", 3, 16, "float32", {"folded", "library"}),
+        ("volume", 8, 64, "float32", {"folded", "library"}),
+        ("volume", 8, 32, "float32", set()),
+        ("volume", 9, 64, "float32", set()),
+        ("volume", 3, 16, "float16", set()),
+        ("relu", 3, 64, "float32", {"folded"}),
+        ("relu", 8, 64, "float32", {"folded", "library"}),
+        ("phases", 3, 16, "float32", set()),
+    ],
+)
+def test_what_torch_multiplies_in_float32_is_not_tried_in_tf32(
+    after: str, channels: int, columns: int, dtype: str, refused: set[str]
+) -> None:
+    space = "H W" if after == "relu" else "D H W"
+    spec, graph = _timed(after, f"B C {space}")
+    sizes = {"B": 64, "C": channels, "D": 30, "H": 126, "W": 126, "J": columns}
+    plan = families.lower(spec, graph)
+    assert isinstance(plan, KernelPlan)
+    refusal = families.legality(plan, (Case(tuple(sizes.items()), (("T", dtype),)),))
+    turned = Schedule.make("library", channels_last=True)
+    tried = [*schedules(plan), turned, turned.replace(channels_last=False)]
+    found = {s for s in tried if "torch's call multiplies in float32" in (refusal(s) or "")}
+    assert {s.variant for s in found} == refused
+    assert turned.replace(channels_last=False) not in found
 
 
 BY_DESCRIPTORS = {"boxes": ("bias and relu", {"padding": 1})}
@@ -436,6 +484,26 @@ def test_float32_is_multiplied_as_torch_does_it(channels: int, layout: torch.mem
     torch.testing.assert_close(
         got, torch.relu(torch.conv2d(x.double(), w.double(), b.double(), **how)), atol=1e-5, rtol=1e-5
     )
+
+
+@pytest.mark.parametrize("channels", [3, 8, 9])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_few_channels_of_a_volume_are_multiplied_as_float32(transposed: bool, channels: int) -> None:
+    call, weight = ("conv_transpose3d", "C J 3 3 3") if transposed else ("conv3d", "J C 3 3 3")
+    result = [f"2*{size}-1" if transposed else f"({size}-1)//2+1" for size in "DHW"]
+    lines, inputs = f"return F.{call}(x, w, stride=2, padding=1)", {"x": "B C D H W", "w": weight}
+    found = of(lines, inputs, f"B J {' '.join(result)}", {**SMALL, "D": 3})
+    plan = planned(found)
+    for variant in ("boxes", "gather") if transposed else ("gather",):
+        schedule = next(s for s in schedules(plan) if s.variant == variant)
+        module = load(render.triton_source(plan.with_table((TableRow((), schedule),))))
+        module.__dict__["convolution_precision"] = lambda: "tf32"
+        x, w = inputs_of(found, {**SMALL, "D": 3, "C": channels}, "float32")
+        got = module.op(x, w).double()
+        if channels > 8:
+            x, w = _to_tf32(x), _to_tf32(w)
+        wanted = getattr(torch.nn.functional, call)(x.double(), w.double(), stride=2, padding=1)
+        torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
 
 
 def _to_tf32(x: torch.Tensor) -> torch.Tensor:

@@ -241,8 +241,8 @@ def tf32_parts(x: torch.Tensor, groups: int = 1) -> int:
     """How many TF32 numbers stand for an element of x[N, C, ...] in a product.
 
     0: none, it is multiplied as it is. 1: the nearest, which torch takes too. 3: of up to 8
-    channels, which torch multiplies in float32 even where TF32 is allowed; a product is then
-    high * high + low * high + high * low.
+    channels, which torch mostly multiplies in float32 even where TF32 is allowed; a product
+    is then high * high + low * high + high * low.
     """
     if x.dtype != torch.float32 or convolution_precision() != "tf32":
         return 0
