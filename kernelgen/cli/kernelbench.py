@@ -30,6 +30,14 @@ Dtypes = Annotated[
 ]
 
 
+Limit = Annotated[
+    str,
+    typer.Option(
+        "--limit-s", metavar="S", help="Time limit per problem, in seconds; of N at work on a device, N times that."
+    ),
+]
+
+
 def kernelbench(
     folder: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="A checkout of KernelBench, or a folder of problem files.")
@@ -38,12 +46,7 @@ def kernelbench(
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Output folder for specs, kernels and journal.")
     ] = Path("kernelbench"),
-    limit_s: Annotated[
-        str,
-        typer.Option(
-            "--limit-s", metavar="S", help="Time limit per problem, in seconds; of N at work on a device, N times that."
-        ),
-    ] = "60",
+    limit_s: Limit = "60",
     only: Annotated[
         list[str] | None, typer.Option("--only", metavar="TEXT", help="Only the problem with this number or name.")
     ] = None,
