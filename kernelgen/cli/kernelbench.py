@@ -32,9 +32,7 @@ Dtypes = Annotated[
 
 Limit = Annotated[
     str,
-    typer.Option(
-        "--limit-s", metavar="S", help="Time limit per problem, in seconds; of N at work on a device, N times that."
-    ),
+    typer.Option("--limit-s", metavar="S", help="Time limit per problem, in seconds; times N where N share a GPU."),
 ]
 
 

@@ -74,9 +74,9 @@ def run(
 
     `jobs`: so many problems are at work at once, each with its share of the cores: all but one of a device's are
     imported, generated and judged at small shapes while that one has its turn there. `each`: for every device, the
-    variables that show it alone to a process. A round of optimisation may take as long again as `limit_s`; where N are
-    at work on a device, N times that, since what disturbs times waits for whoever takes them. A record belongs to the
-    file's text, the device and what is asked: a problem that changed is run again.
+    variables that show it alone to a process. A round of optimisation may take as long again as `limit_s`. The
+    limit is multiplied by N where N problems share a device: what would disturb times waits for whoever takes them. A
+    record belongs to the file's text, the device and what is asked: a problem that changed is run again.
     """
     ledger, turns = Ledger(files, out, device, again, asked), Turns(each)
     jobs = max(1, min(jobs, len(ledger.todo)))

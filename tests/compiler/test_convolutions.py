@@ -417,6 +417,16 @@ def _timed(after: str, shape: str) -> tuple[OperatorSpec, Graph]:
     return spec, frontend.trace(spec)[0]
 
 
+def test_no_row_waits_for_fewer_outputs_than_there_are() -> None:
+    for outputs, limits in (("40", [None]), ("16", [None]), ("J", [16, None])):
+        sizes = {"B": 64, "D": 30, "H": 30, "W": 32} | ({"J": 64} if outputs == "J" else {})
+        inputs = {"x": "B 3 D H W", "w": f"3 {outputs} 3 3 3"}
+        lines = "return torch.relu(F.conv_transpose3d(x, w, stride=2, padding=1))"
+        found = planned(of(lines, inputs, f"B {outputs} 2*D-1 2*H-1 2*W-1", sizes))
+        table = [row for row in found.table if row.limit("itemsize") is None]
+        assert [row.limit("N") for row in table] == limits
+
+
 @pytest.mark.parametrize("name", TIMED)
 def test_a_first_schedule_is_what_its_sizes_ask_for(name: str) -> None:
     after, shape, sizes, dtype, variant, wanted = TIMED[name]

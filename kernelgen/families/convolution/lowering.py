@@ -92,9 +92,9 @@ class ConvolutionBody(ProductBody):
 
 PART_CHANNELS = 8
 """Channels at the most that are multiplied in three TF32 parts, as `tf32_parts` of host.py.jinja says: torch's call
-multiplies them in float32 though TF32 is allowed, but for some (see `schedules.multiplies_as_torch`), and transposed
-ones; of 3 channels in three dimensions three parts took 0.95 of the time of one there (H200, KernelBench level 2's 50,
-58, 89 and 96)."""
+multiplies most of them in float32 though TF32 is allowed (see `schedules.multiplies_as_torch`). Transposed
+convolutions it multiplies mostly in TF32; three parts are no slower there (0.95 of the time of one, H200, 3 channels,
+KernelBench level 2's 50, 58, 89 and 96)."""
 
 
 def may_have_parts(body: ConvolutionBody) -> bool:

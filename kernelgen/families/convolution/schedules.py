@@ -30,17 +30,18 @@ MEANINGS = {
     "summed dimension, from tiles of a padded channels-last copy of the input that TMA reads (sm_90 and newer); "
     "otherwise as `gather`: for windows that do not overlap, and other strides",
     GATHER: "the same for any run of pixels and any stride, with the inputs of a tap loaded through pointers",
-    FOLDED: "the same on the input in its own layout, with taps and channels as one summed dimension: for few channels",
+    FOLDED: "the same on the input in its own layout, with taps and channels as one summed dimension: for few channels "
+    "in half precision",
     LIBRARY: "torch's convolution, where it is faster; the epilogue is then a separate kernel",
 }
 FEW_PIXELS, FEW_COLUMNS = 4096, 512
 """Of which tiles of 256 pixels by 128 channels make half as many programs as there are multiprocessors."""
 FEW_CHANNELS = 7
-"""Input channels of which a tap has so few that the matrix units would be fed mostly zeros: in three dimensions of
-space torch's call multiplies them in float32 though TF32 is allowed, 617 us of 3 channels, in boxes 1044 without the
-turn (H200, 3x3x3). Not turned: then it multiplies in TF32 (KernelBench level 2's 79 is off by 18 times its tolerance
-then, 0.01 before), and of few channels of halves it gives NaN where a sum is infinite (cuDNN 9: 116 of 756 results of
-4 channels of spread 100)."""
+"""Input channels of which a tap has so few that the matrix units would be fed mostly zeros. In three dimensions of
+space they are left to torch's call: 617 us of 3 channels, in boxes 1044 without the turn (H200, 3x3x3). Not turned:
+then it multiplies in TF32 what it may multiply in float32 as it lies (see `multiplies_as_torch`; KernelBench level 2's
+79, of 3 channels, is off by 18 times its tolerance then, 0.01 before), and of few channels of halves it gives NaN where
+a sum is infinite (cuDNN 9: 116 of 756 results of 4 channels of spread 100). Phases are multiplied in boxes."""
 NARROW, NARROW_CHANNELS = 32, 8
 """Output and input channels in three dimensions of space that are left to torch's call too, turned: 1225 us by 2272 in
 boxes without the turn (H200, 3x3x3 of 8 to 16 channels). More output channels of so few it multiplies in float32 as
@@ -219,16 +220,17 @@ def _of_few(body: ConvolutionBody, box: Schedule, turned: Schedule) -> Table:
     if body.rank == 3 and body.pool:  # what follows torch's call does not read whole lines then
         return ()
     if body.rank == 3:
-        exact, narrow = (table_row(_LIBRARY, C=c) for c in (FEW_CHANNELS, NARROW_CHANNELS))
-        rows: Table = exact, table_row(turned, N=NARROW, C=NARROW_CHANNELS), narrow
+        few, narrow = (table_row(_LIBRARY, C=c) for c in (FEW_CHANNELS, NARROW_CHANNELS))
+        rows = [few, table_row(turned, N=NARROW, C=NARROW_CHANNELS), narrow]
         if phases_of(body) and may_have_parts(body):
             tile = _NARROW_PHASES.replace(BLOCK_K=LEAST_DEPTH)
-            few = [
+            rows[:1] = [
                 table_row(tile.replace(BLOCK_N=LEAST_DEPTH), N=LEAST_DEPTH, C=FEW_CHANNELS),
                 table_row(tile.replace(BLOCK_N=LEAST_COLUMNS), C=FEW_CHANNELS),
             ]
-            rows = *few, *rows[1:]
-        return rows if channels is None else _of_known(rows, channels)
+        if (columns := _known(body, body.extent("n").axes)) is not None:
+            rows = [row for row in rows if columns <= (row.limit("N") or columns)]
+        return tuple(rows) if channels is None else _of_known(rows, channels)
     if not may_have_parts(body):
         return ()
     # each as three TF32 numbers
@@ -237,7 +239,7 @@ def _of_few(body: ConvolutionBody, box: Schedule, turned: Schedule) -> Table:
     return (table_row(small, C=None if channels else PART_CHANNELS),)
 
 
-def _of_known(rows: Table, channels: int) -> Table:
+def _of_known(rows: Sequence[TableRow], channels: int) -> Table:
     """The rows that so many channels reach, where their number is known and need not be asked for."""
     found: list[TableRow] = []
     for row in rows:
