@@ -6,11 +6,13 @@ import glob
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -132,16 +134,17 @@ def test_those_that_share_a_device_may_take_longer(tmp_path: Path, devices: int,
     assert all(one["reason"].endswith(f" after {allowed} s") and one["seconds"] >= allowed for one in found)
 
 
-TAKES_ITS_TURN = """
-import json, os, sys, time
-answer, said = sys.argv[1:]
-open(answer + ".new", "w").write(json.dumps({"stage": "ready"}))
-os.replace(answer + ".new", answer)  # a reader finds it whole
-sys.stdin.readline()
-began = time.monotonic()
-time.sleep(0.2)
-open(said, "w").write(json.dumps([os.environ["PLACE"], began, time.monotonic()]))
-"""
+def ready(answer: Path, turn: Connection) -> None:
+    (new := answer.with_suffix(".new")).write_text(json.dumps({"stage": "ready"}))
+    new.replace(answer)  # a reader finds it whole
+    turn.recv()
+
+
+def takes_its_turn(answer: Path, said: Path, turn: Connection) -> None:
+    ready(answer, turn)
+    began = time.monotonic()
+    time.sleep(0.2)
+    said.write_text(json.dumps([os.environ["PLACE"], began, time.monotonic()]))
 
 
 def test_a_number_is_that_problem_alone(tmp_path: Path) -> None:
@@ -153,11 +156,8 @@ def test_a_number_is_that_problem_alone(tmp_path: Path) -> None:
 def test_every_device_has_one_process_at_a_time(tmp_path: Path) -> None:
     turns = Turns([{"PLACE": "0"}, {"PLACE": "1"}])
     paths = [(tmp_path / f"answer{n}", tmp_path / f"said{n}") for n in range(5)]
-    with ThreadPoolExecutor(5) as pool, (tmp_path / "log").open("w") as log:
-        ran = [
-            pool.submit(turns.run, [sys.executable, "-c", TAKES_ITS_TURN, *map(str, pair)], pair[0], 60.0, log)
-            for pair in paths
-        ]
+    with ThreadPoolExecutor(5) as pool:
+        ran = [pool.submit(turns.run, takes_its_turn, pair, pair[0], 60.0, tmp_path / "log") for pair in paths]
         try:
             for one in as_completed(ran):
                 one.result()
@@ -171,40 +171,29 @@ def test_every_device_has_one_process_at_a_time(tmp_path: Path) -> None:
         assert all(one[1] <= other[0] for one, other in itertools.pairwise(turns_of))
 
 
-PREPARES_UNTIL = """
-import json, os, sys, time
-answer, before, said = sys.argv[1:]
-while before != "nothing" and not os.path.exists(before):
-    time.sleep(0.01)
-open(answer + ".new", "w").write(json.dumps({"stage": "ready"}))
-os.replace(answer + ".new", answer)
-sys.stdin.readline()
-open(said, "w").write("")
-"""
+def prepares_until(answer: Path, before: Path | None, said: Path, turn: Connection) -> None:
+    while before is not None and not before.exists():
+        time.sleep(0.01)
+    ready(answer, turn)
+    said.touch()
 
 
 def test_one_has_its_turn_while_another_prepares(tmp_path: Path) -> None:
     turns = Turns()
-    said = [str(tmp_path / f"said{n}") for n in range(2)]
-    with ThreadPoolExecutor(2) as pool, (tmp_path / "log").open("w") as log:
-        answers = [tmp_path / f"answer{n}" for n in range(2)]
-        commands = [[sys.executable, "-c", PREPARES_UNTIL, str(answers[0]), said[1], said[0]]]
-        commands += [[sys.executable, "-c", PREPARES_UNTIL, str(answers[1]), "nothing", said[1]]]
-        ran = [pool.submit(turns.run, c, a, 30.0, log) for c, a in zip(commands, answers, strict=True)]
+    said = [tmp_path / f"said{n}" for n in range(2)]
+    answers = [tmp_path / f"answer{n}" for n in range(2)]
+    given = [(answers[0], said[1], said[0]), (answers[1], None, said[1])]
+    with ThreadPoolExecutor(2) as pool:
+        ran = [pool.submit(turns.run, prepares_until, one, one[0], 60.0, tmp_path / "log") for one in given]
         codes = [one.result()[0] for one in ran]
         turns.end()
-        assert turns.run(commands[1], answers[1], 30.0, log) == (None, 0.0), "nothing begins after the end"
+    assert turns.run(prepares_until, given[1], answers[1], 60.0, tmp_path / "log") == (None, 0.0), "nothing begins then"
     assert codes == [0, 0], (tmp_path / "log").read_text()
 
 
-MEETS_THE_OTHER = """
-import json, os, sys
-answer, pipe = sys.argv[1:]
-open(answer + ".new", "w").write(json.dumps({"stage": "ready"}))
-os.replace(answer + ".new", answer)
-sys.stdin.readline()
-open(pipe, "rb" if os.environ["PLACE"] == "0" else "wb")  # opened at one end only once it is at the other, too
-"""
+def meets_the_other(answer: Path, pipe: Path, turn: Connection) -> None:
+    ready(answer, turn)
+    pipe.open("rb" if os.environ["PLACE"] == "0" else "wb").close()  # opened at one end only once it is at the other
 
 
 def test_turns_on_two_devices_overlap(tmp_path: Path) -> None:
@@ -212,10 +201,9 @@ def test_turns_on_two_devices_overlap(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     turns = Turns([{"PLACE": "0"}, {"PLACE": "1"}])
-    with ThreadPoolExecutor(2) as pool, (tmp_path / "log").open("w") as log:
-        answers = [tmp_path / f"answer{n}" for n in range(2)]
-        command = [sys.executable, "-c", MEETS_THE_OTHER]
-        ran = [pool.submit(turns.run, [*command, str(a), str(pipe)], a, 30.0, log) for a in answers]
+    answers = [tmp_path / f"answer{n}" for n in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        ran = [pool.submit(turns.run, meets_the_other, (a, pipe), a, 60.0, tmp_path / "log") for a in answers]
         try:
             codes = [one.result()[0] for one in as_completed(ran)]
         finally:
@@ -281,7 +269,6 @@ def test_a_problem_is_run_again_where_something_else_is_asked(folder: Path, othe
         ledger = kernelbench.Ledger([file], folder / "out", "cpu", False, asked)
         assert ledger.todo == [file]
         assert ledger.add(file, {"seconds": 1.0}).items() >= asked.entry().items()
-        assert kernelbench.Asked.of(asked.text()) == asked
     assert kernelbench.Ledger([file], folder / "out", "cpu", False, kernelbench.Asked(**other)).todo == []
 
 
@@ -540,32 +527,24 @@ def test_what_cases_launch_is_compiled_for_a_gpu_that_nothing_is_asked_of(tmp_pa
     assert list(tmp_path.rglob("broadcast*.cubin"))
 
 
-def test_a_problem_never_outlives_its_parent(tmp_path: Path) -> None:
-    """It is in a session of its own, which the killing of its parent's would miss."""
-    started = f"open({str(tmp_path / 'hanging')!r}, 'w').close()\n"
-    (tmp_path / "hangs.py").write_text(started + HANGS + PROBLEM.format(result="x"))
-    (tmp_path / "out").mkdir()
-    code = (
-        "import subprocess, sys\n"
-        "command = [sys.executable, '-m', 'kernelgen.kernelbench.problem', 'hangs.py', 'out', 'answer.json']\n"
-        f"command += [{kernelbench.Asked().text()!r}, '1']\n"
-        "child = subprocess.Popen(command, start_new_session=True)\nprint(child.pid, flush=True)\nchild.wait()\n"
-    )
+def test_a_problem_never_outlives_the_command(tmp_path: Path) -> None:
+    """It is in a session of its own, which the killing of the command's would miss."""
+    said = tmp_path / "hanging"
+    started = f"import os\nopen({str(said)!r}, 'w').write(f'{{os.getpid()}} {{os.getppid()}} ')\n"
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "1_Hangs.py").write_text(started + HANGS + PROBLEM.format(result="x"))
+    command = [sys.executable, "-m", "kernelgen", "kernelbench", "bench", "--device", "cpu"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=tmp_path, env=environment
-    ) as parent:
-        assert parent.stdout is not None
-        child = int(parent.stdout.readline())
-        until = time.monotonic() + 60
-        while not (tmp_path / "hanging").exists() and time.monotonic() < until:
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, start_new_session=True) as parent:
+        until = time.monotonic() + 120
+        while not (said.exists() and said.read_text().endswith(" ")) and time.monotonic() < until:
             time.sleep(0.05)
-        assert (tmp_path / "hanging").exists()
-        parent.kill()
+        left = [int(pid) for pid in said.read_text().split()]
+        os.killpg(parent.pid, signal.SIGKILL)
     until = time.monotonic() + 20
-    while Path(f"/proc/{child}").exists() and _state_of(child) != "Z" and time.monotonic() < until:
+    while any(_state_of(pid) != "Z" for pid in left) and time.monotonic() < until:
         time.sleep(0.05)
-    assert not Path(f"/proc/{child}").exists() or _state_of(child) == "Z"
+    assert [_state_of(pid) for pid in left] == ["Z", "Z"]
 
 
 def _state_of(pid: int) -> str:

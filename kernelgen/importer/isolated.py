@@ -23,7 +23,10 @@ def run_isolated(command: Sequence[str], limit_s: float, output: int | IO[str]) 
     Raises TimeoutExpired at the limit. Then, and where this process is interrupted, it is killed with all that it
     started.
     """
-    process = start_isolated(command, output, stdin=subprocess.DEVNULL)
+    environment = with_this_package(os.environ)
+    process = subprocess.Popen(
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+    )
     try:
         return process.wait(limit_s)
     finally:
@@ -77,14 +80,7 @@ def _end_with(work: Callable[[], None], parent: int) -> NoReturn:
         os._exit(code)
 
 
-def start_isolated(
-    command: Sequence[str],
-    output: int | IO[str],
-    extra: Mapping[str, str] | None = None,
-    stdin: int = subprocess.PIPE,
-) -> subprocess.Popen[bytes]:
-    """A process in a session of its own, which finds this package wherever it is run."""
-    package = str(Path(__file__).resolve().parents[2])
-    known = os.environ.get("PYTHONPATH")
-    environment = {**os.environ, "PYTHONPATH": f"{package}{os.pathsep}{known}" if known else package, **(extra or {})}
-    return subprocess.Popen(command, env=environment, stdin=stdin, stdout=output, stderr=output, start_new_session=True)
+def with_this_package(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables of a process that finds this package wherever it is run."""
+    package, known = str(Path(__file__).resolve().parents[2]), environment.get("PYTHONPATH")
+    return {**environment, "PYTHONPATH": f"{package}{os.pathsep}{known}" if known else package}

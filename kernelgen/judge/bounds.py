@@ -74,6 +74,8 @@ class Tally:
     """What the reference casts to on the way, which caps the error as if the output were of it."""
     groups: dict[int, _Group] = field(default_factory=dict)
     scale: float = 0.0
+    piece: int = PIECE
+    """Elements whose errors are told at once."""
     max_error: float = 0.0
     eager_error: float = 0.0
     relative_error: float = 0.0
@@ -102,7 +104,7 @@ class Tally:
     ) -> None:
         """Take in one tile: the candidate, PyTorch's result, the oracle, disturbed oracles, and oracles with what calls
         of torch's store and are off by."""
-        pieces = [torch.split(x.reshape(-1), PIECE) for x in (got, eager, ref, *probes, *stored)]
+        pieces = [torch.split(x.reshape(-1), self.piece) for x in (got, eager, ref, *probes, *stored)]
         for got_, eager_, ref_, *others in zip(*pieces, strict=True):
             self._add(got_, eager_, ref_, others[: len(probes)], others[len(probes) :])
 

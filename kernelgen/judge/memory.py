@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +15,7 @@ from .bounds import PIECE
 from .eager import EagerMode
 from .inputs import storage_elements
 from .model import Case, Operator, Tensor
-from .oracle import Tiling
+from .oracle import TILE_BYTES, Tiling
 
 INTERPRETER_ELEMENTS = 2**18
 """Most elements in one tensor under Triton's interpreter, which needs seconds for so many, where sizes are free."""
@@ -53,14 +52,30 @@ def input_bytes(operator: Operator, case: Case) -> int:
 
 SCRAPS = 2**20
 """Flags, counters and what the allocator rounds up."""
+WIDER = 8
+"""Times a tile may be as large on a GPU. Of ReLU's 1.6e9 results on an H200 four fifths of the time went into launching
+what computes tiles of TILE_BYTES."""
 
 
-def accuracy_bytes(operator: Operator, case: Case) -> int:
-    """Inputs, two outputs (the candidate's and PyTorch's) and the fp64 reference of one tile with its temporaries."""
-    largest = 0 if operator.exact else Tiling(operator, case).largest()
+def accuracy_bytes(operator: Operator, case: Case, wider: int = 1) -> int:
+    """Inputs, two outputs (the candidate's and PyTorch's) and the fp64 reference of one tile with its temporaries.
+    `wider`: times tiles and pieces are as large as they usually are."""
+    largest = 0 if operator.exact else Tiling(operator, case, wider * TILE_BYTES).largest()
     copies = TILE_COPIES + (CALL_COPIES if operator.stored or operator.multiplied else 0)
-    tile = copies * largest + PIECE_COPIES * min(largest, 8 * PIECE)
+    tile = copies * largest + PIECE_COPIES * min(largest, 8 * PIECE * wider)
     return input_bytes(operator, case) + 2 * output_bytes(operator, case) + tile + SCRAPS
+
+
+def wider(operator: Operator, case: Case, device: str) -> int:
+    """How many times as large as usual tiles are: WIDER on a GPU of whose free memory the case then takes half at most,
+    where no step of the reference has more elements than its inputs and outputs."""
+    if device != "cuda" or operator.exact or Tiling(operator, case).cost <= TILE_BYTES:
+        return 1
+    if 2 * accuracy_bytes(operator, case, WIDER) > devices.free_bytes(device):
+        return 1
+    most, are_all = _steps(operator, case)
+    tensors = (*operator.inputs, *operator.outputs)
+    return WIDER if are_all and most <= sum(math.prod(case.shape(t)) for t in tensors) else 1
 
 
 def accuracy_left_out(operator: Operator, case: Case, device: str, most: int = FIXED_ELEMENTS) -> str:
@@ -134,11 +149,20 @@ class _Sizes(EagerMode):  # type: ignore[no-untyped-call]
 def largest_step(operator: Operator, case: Case) -> int:
     """The elements of the largest tensor, those between the reference's steps included; of these only where the
     reference's shapes follow from its inputs' shapes."""
+    return max(largest(operator, case), _steps(operator, case)[0])
+
+
+def _steps(operator: Operator, case: Case) -> tuple[int, bool]:
+    """The elements of the largest result of any step of the reference, and whether these are all its steps: those where
+    shapes depend on values are not known."""
     sizes = _Sizes()  # type: ignore[no-untyped-call]
     given = [torch.empty(case.shape(t), dtype=case.dtype(t), device="meta") for t in operator.inputs]
-    with suppress(Exception), torch.no_grad(), sizes:  # what it does not do without memory says nothing
-        operator.pure(*given)
-    return max(largest(operator, case), sizes.most)
+    try:
+        with torch.no_grad(), sizes:
+            operator.pure(*given)
+    except Exception:  # what torch does not do without memory
+        return sizes.most, False
+    return sizes.most, True
 
 
 def does_not_fit(needed: int, device: str) -> str:

@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from . import device as devices
 from . import inputs, memory
 from .accuracy import accuracy_case
 from .model import Case, Comparison, Function, Operator, PerformanceReport
-from .timing import HALF_WIDTH, TIME_CAP_S, MakeInputs, compare
+from .timing import BLOCKS, HALF_WIDTH, TIME_CAP_S, MakeInputs, compare
 
 OPPONENTS = ("eager", "compile", "max-autotune")
 """Eager, torch.compile with its defaults, and with mode="max-autotune-no-cudagraphs"."""
@@ -33,11 +34,13 @@ def performance_case(
     seed: int | None = None,
     time_cap_s: float = TIME_CAP_S,
     half_width: float = HALF_WIDTH,
+    blocks: int = BLOCKS,
     kernel: Function | None = None,
     check: bool = True,
 ) -> PerformanceReport:
     """Check the kernel once, then time it against every opponent. On a machine without a GPU nothing is measured.
 
+    `time_cap_s`, `half_width` and `blocks`: of each comparison, see `timing.compare`.
     `check`: False where the caller has just judged the same kernel on this case.
     """
     device, operator = devices.timed(), operator.at(case)
@@ -67,6 +70,7 @@ def performance_case(
                 make_inputs(operator, case, seed=seed),
                 time_cap_s=time_cap_s,
                 half_width=half_width,
+                blocks=blocks,
             )
         except RuntimeError as error:
             if not devices.is_full(error):
@@ -93,26 +97,48 @@ def opponent(operator: Operator, name: str, case: Case) -> Function:
     return operator.taking(compiled)
 
 
-def compile_ahead(operator: Operator, case: Case, share: int) -> None:
-    """Have torch.compile make the opponent of a case now, beside other work, if `share` times the memory that the case
-    takes is free. What fails is made, and fails, where it is timed."""
-    operator = operator.at(case)
-    needed = memory.input_bytes(operator, case) + memory.output_bytes(operator, case)
-    if memory.does_not_fit(share * needed, devices.timed()):
-        return
+def compile_ahead(operator: Operator, case: Case) -> None:
+    """Have torch.compile make the opponent of a case now, beside other work: its caches hold it for whoever takes
+    times. Nothing runs on the device, and tensors have no memory. What fails is made, and fails, where it is timed."""
+    operator, device = operator.at(case), devices.timed()
+    tensors = [t for t in operator.inputs if t.number is None]
+    given = [torch.empty(0) if t.number is None else torch.tensor(t.number) for t in operator.inputs]
+
+    def made(*arguments: object) -> None:
+        apart = _apart(inspect.unwrap(operator.reference), f"ahead of {case.label}")
+        compiled = torch.compile(apart, dynamic=False, backend=_only_made)
+        with FakeTensorMode():
+            fakes = iter([torch.empty(case.shape(t), dtype=case.dtype(t), device=device) for t in tensors])
+            compiled(*(next(fakes) if isinstance(a, torch.Tensor) else a for a in arguments))
+
     with suppress(Exception):
-        opponent(operator, "compile", case)(*make_inputs(operator, case)())
-    devices.empty_cache()
+        operator.taking(made)(*given)
+
+
+class _MadeError(Exception):
+    """There is nothing to run."""
+
+
+def _only_made(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Function:
+    """What torch.compile does with a graph by default, but for its call."""
+    from torch._inductor.compile_fx import compile_fx
+
+    compile_fx(graph, inputs)
+    raise _MadeError
 
 
 @functools.cache
 def _compiled(reference: Function, name: str, label: str) -> Function:
-    assert isinstance(reference, types.FunctionType)
-    # torch.compile keeps what it compiled by code object: a code object of its own keeps the cases apart
-    code = reference.__code__.replace(co_name=f"{reference.__name__}_{zlib.crc32(label.encode())}")
-    copy = types.FunctionType(code, reference.__globals__, reference.__name__, reference.__defaults__)
     modes = {"compile": None, "max-autotune": "max-autotune-no-cudagraphs"}
+    copy = _apart(reference, label)
     return torch.compile(copy, dynamic=False, mode=modes[name])  # type: ignore[no-any-return,unused-ignore]
+
+
+def _apart(reference: Function, label: str) -> Function:
+    """A copy with a code object of its own, by which torch.compile keeps what it compiled: it keeps the cases apart."""
+    assert isinstance(reference, types.FunctionType)
+    code = reference.__code__.replace(co_name=f"{reference.__name__}_{zlib.crc32(label.encode())}")
+    return types.FunctionType(code, reference.__globals__, reference.__name__, reference.__defaults__)
 
 
 def make_inputs(operator: Operator, case: Case, *, seed: int | None = None, device: str = "") -> MakeInputs:

@@ -235,7 +235,7 @@ def call_times(
         return (time.perf_counter() - begin) / count
 
     loops: list[list[float]] = [[] for _ in functions]
-    counts = [max(10, min(200, math.ceil(5e-3 / max(loop_s(f, 3), 1e-7)))) for f in functions]
+    counts = [max(2, min(200, math.ceil(5e-3 / max(loop_s(f, 3), 1e-7)))) for f in functions]
     for _ in range(5):
         for times, function, count in zip(loops, functions, counts, strict=True):
             times.append(loop_s(function, count) * 1e6)

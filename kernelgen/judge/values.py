@@ -10,8 +10,9 @@ from itertools import product
 
 import torch
 
+from . import memory
 from .bits import first_difference
-from .bounds import BACKWARD, CAP, POOL, K, Tally, misplaced, otherwise, unsteady
+from .bounds import BACKWARD, CAP, PIECE, POOL, K, Tally, misplaced, otherwise, unsteady
 from .casts import decide, narrowed, rounding
 from .choices import Measure, Oracle, Part, remark, selected_alike, undoubted
 from .contractions import Errors, Pair
@@ -20,7 +21,7 @@ from .known import Known
 from .masks import drawn, hidden
 from .model import Case, Function, Operator, Worst
 from .mutants import LARGEST, Reject, Suite, bounded
-from .oracle import PROBE, Noise, Tiling, in_float64, worst_order
+from .oracle import PROBE, TILE_BYTES, Noise, Tiling, in_float64, worst_order
 from .overflow import excused
 from .readings import LOOSEST, in_doubt, read_otherwise, settled_by, the_other_way
 from .selections import Selection
@@ -159,9 +160,9 @@ def _held(run: _Run, casts: frozenset[torch.dtype], verbose: bool, *, draws: int
     """The candidate against its bound, for which so many times the usual number of oracles are disturbed; with none by
     PyTorch's error alone, which accepts no more than with them."""
     operator, case = run.operator, run.case
-    scale = _terms(operator, run.arguments)
+    scale, wider = _terms(operator, run.arguments), 1 if draws else memory.wider(operator, case, run.got[0].device.type)
     tallies = [
-        Tally(case.dtype(t), operator.tolerance_factor, casts, scale=scale, unsteady=n)
+        Tally(case.dtype(t), operator.tolerance_factor, casts, scale=scale, unsteady=n, piece=wider * PIECE)
         for t, n in zip(operator.outputs, run.unsteady or [0] * len(operator.outputs), strict=True)
     ]
     whole: list[Part] = []
@@ -169,7 +170,7 @@ def _held(run: _Run, casts: frozenset[torch.dtype], verbose: bool, *, draws: int
     misnamed: dict[int, str] = {}
     undecided = [0] * len(operator.outputs)
     selects: list[bool] = []
-    tiling = Tiling(operator, case)
+    tiling = Tiling(operator, case, wider * TILE_BYTES)
     keep = draws > 0 and run.mutants is not None
 
     def visit(part: Part) -> None:
@@ -186,7 +187,7 @@ def _held(run: _Run, casts: frozenset[torch.dtype], verbose: bool, *, draws: int
         if keep:
             whole.append(part)
 
-    _tiles(run, visit, casts, draws=draws)
+    _tiles(run, tiling, visit, casts, draws=draws)
     if whole:
         rejects = [
             bounded(t, e, p.ref, (*p.probes, *p.stored)) for t, e, p in zip(tallies, run.eager, whole, strict=True)
@@ -283,12 +284,10 @@ def _terms(operator: Operator, arguments: Sequence[torch.Tensor]) -> float:
     return max((float(torch.where(torch.isfinite(x), x, 0).abs().max()) for x in found), default=0.0)
 
 
-def _tiles(run: _Run, visit: Visit, casts: frozenset[torch.dtype], *, draws: int) -> None:
+def _tiles(run: _Run, tiling: Tiling, visit: Visit, casts: frozenset[torch.dtype], *, draws: int) -> None:
     """Call `visit` for every output of every tile; a tile's memory is freed before the next one is computed."""
-    operator, tiling = run.operator, Tiling(run.operator, run.case)
-    probes = draws * _probes(run)
-    device = run.arguments[0].device if run.arguments else "cpu"
-    generator = torch.Generator(device).manual_seed(derive_seed(run.seed, "probe"))
+    operator, probes = run.operator, draws * _probes(run)
+    generator = torch.Generator(run.got[0].device).manual_seed(derive_seed(run.seed, "probe"))
     for box in tiling.boxes():
         cut = [tiling.cut(t, x, box) for t, x in zip(operator.inputs, run.arguments, strict=True)]
         gots, eagers = (
@@ -573,7 +572,7 @@ def _worst(run: _Run, tallies: Sequence[Tally], casts: frozenset[torch.dtype], d
             worst = Worst(tensor.name, at, float(ref[local]), float(got[local]), float(eager[local]))
             found.append((float(score[place]), worst))
 
-    _tiles(run, visit, casts, draws=draws if _counts(run) else 0)
+    _tiles(run, tiling, visit, casts, draws=draws if _counts(run) else 0)
     return found[-1][1] if found else None
 
 

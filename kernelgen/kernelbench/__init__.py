@@ -20,6 +20,7 @@ from kernelgen.errors import UsageError
 from kernelgen.files import write_atomic
 from kernelgen.journal import Journal
 from kernelgen.kernelbench.asked import DTYPES as DTYPES
+from kernelgen.kernelbench.asked import VARIABLES
 from kernelgen.kernelbench.asked import Asked as Asked
 from kernelgen.kernelbench.turns import Turns, said
 
@@ -78,7 +79,7 @@ def run(
     limit is multiplied by N where N problems share a device: what would disturb times waits for whoever takes them. A
     record belongs to the file's text, the device and what is asked: a problem that changed is run again.
     """
-    ledger, turns = Ledger(files, out, device, again, asked), Turns(each)
+    ledger, turns = Ledger(files, out, device, again, asked), _turns(each)
     jobs = max(1, min(jobs, len(ledger.todo)))
     each_has = min(MOST_CORES, max(1, cores() // jobs))
     limit_s *= math.ceil(jobs / len(each))
@@ -91,6 +92,10 @@ def run(
             turns.end()
             pool.shutdown(wait=False, cancel_futures=True)
     return ledger.outcomes()
+
+
+def _turns(each: Sequence[Mapping[str, str]]) -> Turns:
+    return Turns([{**VARIABLES, **variables} for variables in each], "kernelgen.kernelbench.prepared")
 
 
 class Ledger:
@@ -124,15 +129,14 @@ def _key(entry: Outcome) -> tuple[str, ...]:
 
 def _one(file: Path, out: Path, limit_s: float, turns: Turns, asked: Asked, has_cores: int) -> Outcome:
     """One problem in its process; at the limit it is killed, and what it had answered stands."""
+    from kernelgen.kernelbench import problem  # which the process has imported already
+
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
         log = out / "logs" / f"{file.stem}.txt"
         write_atomic(log, "")
-        command = [sys.executable, "-m", "kernelgen.kernelbench.problem", str(file), str(out), str(answer)]
-        command += [asked.text(), str(has_cores)]
         limit_s *= 1 + asked.rounds
-        with log.open("w", encoding="utf-8") as stream:
-            code, seconds = turns.run(command, answer, limit_s, stream)
+        code, seconds = turns.run(problem.main, (file, out, answer, asked, has_cores), answer, limit_s, log)
         found: Outcome = said(answer) or {"stage": "start"}
     found["seconds"] = round(seconds, 2)
     if code is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,6 +9,13 @@ DTYPE = "float32"
 """KernelBench's own precision, in which problems are judged at their own shapes and timed."""
 DTYPES = (DTYPE, "float16", "bfloat16")
 """In which small shapes can be judged: those of the spec that `import` writes."""
+
+VARIABLES = {
+    "OMP_NUM_THREADS": "1",  # there are many processes, and torch's threads would fight over the cores
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # asks no CUDA, which a fork could not use then
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",  # a pool for every problem would import torch to compile a kernel or two
+}
+"""Of every problem's process."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +32,3 @@ class Asked:
     def entry(self) -> dict[str, Any]:
         """As a problem's record has it."""
         return asdict(self) | {"dtypes": list(self.dtypes)}
-
-    def text(self) -> str:
-        """For a command line."""
-        return json.dumps(self.entry())
-
-    @classmethod
-    def of(cls, text: str) -> Asked:
-        """What `text()` wrote."""
-        found = json.loads(text)
-        return cls(found["rounds"], found["precision"], tuple(found["dtypes"]))

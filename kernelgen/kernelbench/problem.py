@@ -1,8 +1,8 @@
-"""One problem, in a process of its own: `python -m kernelgen.kernelbench.problem FILE OUT ANSWER ASKED CORES`.
+"""One problem, in a process of its own.
 
 With several cores, forks compile for the small shapes and judge them while this process has torch.compile prepare its
-part. ANSWER is written again after each stage, so that what a time limit cuts short is known up to there. Before the
-stages that want the device for themselves it reads a line from its input.
+part. The answer is written again after each stage, so that what a time limit cuts short is known up to there. Before
+the stages that want the device for themselves it waits for its turn.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -29,23 +30,24 @@ from kernelgen.importer import Imported, import_file, naming
 from kernelgen.kernelbench import rounds, shared
 from kernelgen.kernelbench.asked import DTYPE, Asked
 from kernelgen.kernelbench.turns import READY
-from kernelgen.lifeline import die_with_parent
 from kernelgen.spec import load_spec
 
-AHEAD = 32
-"""A case is compiled beside the other problems if so many times its memory is free: a dozen may do so at once."""
 JUDGES = 1
 """So many forks judge on a GPU beside this process, and the others compile: a GPU runs one process at a time, so that
 more of them wait for one another."""
 TIME_CAP_S = 2.0
 """For each opponent: these shapes take milliseconds, of which this is hundreds of samples."""
+BLOCKS = 5
+"""So many at first, and up to four times as many where they leave the interval wide: launches that long scatter little,
+and filling and freeing their memory takes as long as timing them."""
 
 
 class Problem:
     """The stages of one problem; each adds what it found to `answer`."""
 
-    def __init__(self, file: Path, out: Path, answer: Path, asked: Asked, cores: int) -> None:
+    def __init__(self, file: Path, out: Path, answer: Path, asked: Asked, cores: int, turn: Connection) -> None:
         self.file, self.out, self._path, self.asked, self.cores = file, out, answer, asked, cores
+        self._turn = turn
         self.answer: dict[str, Any] = {"imported": False, "generated": False, "reason": "", "stage": "import"}
         self.answer["stage_s"] = {}
         self._began = time.monotonic()
@@ -91,7 +93,7 @@ class Problem:
         shared.end(helpers)
         if device == "cuda":
             self._stage(READY)
-            sys.stdin.readline()
+            self._turn.recv()
             self._at_its_shapes(spec.name, self.answer)
         if ahead is not None and not self.answer["accuracy"]["failed"]:
             self._optimized(spec, ahead)
@@ -126,8 +128,7 @@ class Problem:
         self._stage("torch.compile")
         performance = importlib.import_module(f"{name}_performance")
         for case in _of((DTYPE,), performance.CASES):
-            with shared.quietly("cuda"):
-                compile_ahead(performance.OPERATOR, case, AHEAD)
+            compile_ahead(performance.OPERATOR, case)
 
     def _at_its_shapes(self, name: str, found: dict[str, Any]) -> None:
         """Right at its own shapes, and then timed; one problem at a time, since some fill the device's memory."""
@@ -205,7 +206,7 @@ class Problem:
         for case in _of((DTYPE,), performance.CASES):
             with devices.alone(devices.find("cuda")):
                 report = judge.performance_case(
-                    performance.OPERATOR, case, ["eager", "compile"], time_cap_s=TIME_CAP_S, check=False
+                    performance.OPERATOR, case, ["eager", "compile"], time_cap_s=TIME_CAP_S, blocks=BLOCKS, check=False
                 )
             against = {
                 key: {"speedup": c.speedup, "low": c.low, "high": c.high, "verdict": c.verdict, "us": c.a_us}
@@ -241,8 +242,12 @@ def _of(dtypes: Sequence[str], cases: Sequence[Any]) -> list[Any]:
     return [case for case in cases if not case.dtypes or set(dtypes) & set(case.dtypes.values())] or list(cases)
 
 
-def main(file: Path, out: Path, answer: Path, asked: Asked, cores: int) -> None:
-    problem = Problem(file, out, answer, asked, cores)
+def main(file: Path, out: Path, answer: Path, asked: Asked, cores: int, turn: Connection) -> None:
+    """`turn`: where it hears that it has the device for itself."""
+    # Triton's default: torch.compile would choose another, where nothing is that forks have compiled
+    home = Path(os.environ.get("TRITON_HOME", "~")).expanduser()
+    os.environ.setdefault("TRITON_CACHE_DIR", str(home / ".triton/cache"))
+    problem = Problem(file, out, answer, asked, cores, turn)
     _guarded(problem.run, problem)
 
 
@@ -257,16 +262,3 @@ def _guarded(action: Callable[[], None], problem: Problem) -> None:
         )
         problem.answer["fault"] = True
         problem._save()
-
-
-if __name__ == "__main__":
-    die_with_parent(os.getppid())  # it is in a session of its own, which the killing of its parent's would miss
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # asks no CUDA, which a fork could not use then
-    # Triton's default: torch.compile would choose another, where nothing is that forks have compiled
-    os.environ.setdefault(
-        "TRITON_CACHE_DIR", str(Path(os.environ.get("TRITON_HOME", "~")).expanduser() / ".triton/cache")
-    )
-    main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), Asked.of(sys.argv[4]), int(sys.argv[5]))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)  # torch.compile's workers take seconds to be ended one by one; they end with their session

@@ -1,24 +1,33 @@
-"""Processes that prepare side by side, each of which then has its turn on a device."""
+"""Forks of one process that prepare side by side, each of which then has its turn on a device."""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
-import subprocess
+import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, NoReturn
 
-from kernelgen.importer.isolated import start_isolated
+from kernelgen.importer.isolated import with_this_package
+from kernelgen.lifeline import die_with_parent
 
 READY = "ready"
-"""The stage at which a process waits for its turn: it goes on when it reads a line."""
+"""The stage at which a process waits for its turn: it goes on when something comes in."""
 _POLL_S = 0.05
+_FORKED = multiprocessing.get_context("forkserver")
+
+Work = Callable[..., None]
+"""What a process does, given its arguments and where it hears that it is its turn."""
 
 
 @dataclass
@@ -34,18 +43,22 @@ class _Place:
 
 class Turns:
     """A process that is ready gets its turn on its device when no other has it there. `each`: for every device, the
-    variables that show it alone; a process is given the one that the fewest have when it starts."""
+    variables that show it alone; a process is given the one that the fewest have when it starts. `imported`: a module
+    that is imported once, before the first process is forked."""
 
-    def __init__(self, each: Sequence[Mapping[str, str]] = ({},)) -> None:
+    def __init__(self, each: Sequence[Mapping[str, str]] = ({},), imported: str = "") -> None:
         self._ended = False
         self._choosing = threading.Lock()
         self._places = [_Place(variables) for variables in each]
-        self._running: set[subprocess.Popen[bytes]] = set()
+        self._running: set[ForkServerProcess] = set()
+        _FORKED.set_forkserver_preload([imported] if imported else [])
 
-    def run(self, command: Sequence[str], answer: Path, limit_s: float, output: IO[str]) -> tuple[int | None, float]:
+    def run(
+        self, work: Work, arguments: Sequence[Any], answer: Path, limit_s: float, log: Path
+    ) -> tuple[int | None, float]:
         """The exit code, None where it was killed at its limit, and the seconds it took, those that it waited left out.
 
-        `answer`: the JSON file in which the process says its stage.
+        `answer`: the JSON file in which the process says its stage; `log`: the file to which its output is added.
         """
         began = time.monotonic()
         if self._ended:
@@ -53,37 +66,41 @@ class Turns:
         with self._choosing:
             place = min(self._places, key=lambda one: one.given)
             place.given += 1
-        # one thread each: there are many, and torch's would fight over the cores
-        process = start_isolated(command, output, {"OMP_NUM_THREADS": "1", **place.variables})
+        hears, go = _FORKED.Pipe(duplex=False)
+        environment = with_this_package({**os.environ, **place.variables})
+        process = _FORKED.Process(target=_forked, args=(work, arguments, hears, environment, log))
+        process.start()
+        hears.close()
         self._running.add(process)
         try:
-            return self._to_its_end(process, place.turn, answer, began, limit_s)
+            return self._to_its_end(process, go, place.turn, answer, began, limit_s)
         finally:
             self._running.discard(process)  # its number may be another's from now on
+            go.close()
             with self._choosing:
                 place.given -= 1
 
     def _to_its_end(
-        self, process: subprocess.Popen[bytes], turn: threading.Lock, answer: Path, began: float, limit_s: float
+        self,
+        process: ForkServerProcess,
+        go: Connection,
+        turn: threading.Lock,
+        answer: Path,
+        began: float,
+        limit_s: float,
     ) -> tuple[int | None, float]:
-        while process.poll() is None and stage(answer) != READY and time.monotonic() - began < limit_s:
+        while process.is_alive() and stage(answer) != READY and time.monotonic() - began < limit_s:
             time.sleep(_POLL_S)
         used = time.monotonic() - began
-        if process.poll() is None and stage(answer) != READY:
-            _kill(process)
-            return None, used
-        if process.poll() is not None:
-            _kill(process)  # what it started and left
-            return process.returncode, used
-        with turn:
-            began = time.monotonic()
-            try:
-                process.communicate(b"\n", timeout=max(limit_s - used, 0.0))
-            except subprocess.TimeoutExpired:
-                _kill(process)
-                return None, used + time.monotonic() - began
-            _kill(process)  # what it started and left
-            return process.returncode, used + time.monotonic() - began
+        if process.is_alive() and stage(answer) == READY:
+            with turn:
+                began = time.monotonic()
+                with suppress(BrokenPipeError):  # it has just ended
+                    go.send(None)
+                process.join(max(limit_s - used, 0.0))
+                used += time.monotonic() - began
+                return _ended(process), used
+        return _ended(process), used
 
     def end(self) -> None:
         """Kill what still runs, with all that it started, and begin nothing any more."""
@@ -106,7 +123,40 @@ def stage(answer: Path) -> str:
     return str(said(answer).get("stage", ""))
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):  # all have ended
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+def _forked(
+    work: Work, arguments: Sequence[Any], hears: Connection, environment: Mapping[str, str], log: Path
+) -> NoReturn:
+    """Do some work in a session of its own, and end without what is done at exit: torch.compile's workers take seconds
+    to be ended one by one, and end with the session."""
+    code = 1
+    try:
+        os.setsid()
+        die_with_parent(os.getppid())
+        os.environ.clear()
+        os.environ.update(environment)
+        with log.open("a", encoding="utf-8") as stream:
+            os.dup2(stream.fileno(), 1)
+            os.dup2(stream.fileno(), 2)
+        work(*arguments, hears)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _ended(process: ForkServerProcess) -> int | None:
+    """The exit code of a process, None where it is still at work; then it is killed. What it started ends with it."""
+    code = process.exitcode
+    _kill(process)
+    return code
+
+
+def _kill(process: ForkServerProcess) -> None:
+    if process.pid is not None:
+        with suppress(ProcessLookupError):  # all have ended, or it has no session of its own yet
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.join()

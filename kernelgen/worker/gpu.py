@@ -21,8 +21,6 @@ CANARY = 1 << 20
 CANARY_BLOCK = 1024
 RACE_REPETITIONS = 9
 PIECE = 1 << 24
-AHEAD = 8
-"""A case is compiled beside other work if so many times its memory is free."""
 CLOSE = {torch.float8_e4m3fn: 2e-1, torch.float16: 2e-2, torch.bfloat16: 1e-1, torch.float32: 1e-3, torch.float64: 1e-3}
 """Relative to the largest value: far beyond what another order of summation changes, far below a wrong tail."""
 STEPS, RUN, SPARED = 4.0, 256, 256
@@ -124,9 +122,9 @@ def baseline(
 
 def compile_opponents(folder: str, name: str, cases: Sequence[dict[str, Any]]) -> Answer:
     """Have torch.compile leave what it makes of the reference in Inductor's cache, where the process that times it
-    finds it. That one is at work meanwhile, so that cases which want much of the device's memory are left to it."""
+    finds it."""
     for one in map(judge.Case.from_json, cases):
-        compile_ahead(_operator(folder, name), one, AHEAD)
+        compile_ahead(_operator(folder, name), one)
     return {}
 
 

@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 from kernelgen import judge
 from kernelgen.judge import device as devices
-from kernelgen.judge import guards, hidden, inputs, memory
+from kernelgen.judge import guards, hidden, inputs, memory, values
 from kernelgen.judge.eager import InOrder
 from kernelgen.judge.hidden import LAYOUTS
 from kernelgen.judge.indexing import indexes
@@ -294,6 +294,65 @@ def test_memory_is_estimated_before_anything_is_allocated(monkeypatch):
     assert memory.accuracy_left_out(operator(), big, "cuda").endswith("6.00 GiB free on cuda")
     assert "16,777,216" in memory.accuracy_left_out(operator(), big, "cpu")
     assert memory.accuracy_left_out(operator(), case(), "cpu") == ""
+
+
+def outer(x):
+    return (x[:, None] * x).sum(-1)
+
+
+def counted(x):
+    return torch.ones_like(x) * x.nonzero().shape[0]
+
+
+@pytest.mark.parametrize(
+    ("reference", "elements", "device", "free", "times"),
+    [
+        (torch.exp, 2**28, "cuda", 140, memory.WIDER),
+        (torch.exp, 2**28, "cuda", 20, 1),  # it would take more than half of the memory
+        (torch.exp, 2**28, "cpu", 140, 1),
+        (torch.exp, 2**20, "cuda", 140, 1),  # one tile already
+        (outer, 2**28, "cuda", 140, 1),  # a step has more elements than inputs and outputs
+        (counted, 2**28, "cuda", 140, 1),  # nobody knows how many the steps have
+    ],
+)
+def test_tiles_are_wider_on_a_gpu_that_has_the_memory(reference, elements, device, free, times, monkeypatch):
+    x, out = (judge.Tensor(name, ("N",), "float32", rows=0) for name in ("x", "out"))
+    op, one = judge.Operator("op", reference, reference, reference, (x,), (out,)), judge.Case({"N": elements}, {})
+    monkeypatch.setattr(devices, "free_bytes", lambda device: free * 2**30)
+    assert memory.wider(op, one, device) == times
+
+
+@pytest.mark.parametrize(("off", "passes"), [(0.0, True), (1e-3, False)])
+def test_what_is_found_in_wider_tiles_is_what_is_found_in_others(off, passes, monkeypatch):
+    def kernel(x):
+        result = torch.exp(x)
+        result[-1] += off
+        return result
+
+    x, out = (judge.Tensor(name, ("N",), "float32", rows=0) for name in ("x", "out"))
+    op, one = judge.Operator("op", kernel, torch.exp, torch.exp, (x,), (out,)), judge.Case({"N": 5000}, {})
+    found = []
+    for times in (1, 2, memory.WIDER):
+        cut = []
+        monkeypatch.setattr(values, "TILE_BYTES", 16 * 500)
+        monkeypatch.setattr(values, "PIECE", 100)
+        monkeypatch.setattr(values.memory, "wider", lambda *_, times=times: times)
+        monkeypatch.setattr(values.Tiling, "cut", _noting(values.Tiling.cut, cut))
+        report = judge.accuracy_case(op, one, device="cpu", seed=3, seeds=1, distributions=("normal",), mutants=False)
+        monkeypatch.undo()
+        assert max(n for n in cut if n < 5000) == times * 500  # what is cast is looked at in a tile of the usual size
+        found.append((report.passed, report.max_error, report.eager_error, f"{report.l2_error:.6e}"))
+    assert len(set(found)) == 1
+    assert found[0][0] is passes
+
+
+def _noting(cut, seen):
+    def noted(*given):
+        result = cut(*given)
+        seen.append(result.numel())
+        return result
+
+    return noted
 
 
 def test_minimal_bytes_leave_out_like_inputs():

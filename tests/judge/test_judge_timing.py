@@ -1,13 +1,17 @@
 """The paired design on a stage that has planted ratios, noise and biases instead of a GPU."""
 
 import math
+import os
 import random
 import statistics
+import subprocess
+import sys
 import time
 import types
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from kernelgen import judge
 from kernelgen.judge import npu, performance, selftest, timing
@@ -188,17 +192,51 @@ def test_an_output_that_is_part_of_an_input_is_not_overwritten():
     assert launcher.outputs[0][1].isnan().all()
 
 
-@pytest.mark.parametrize(("share", "made"), [(2, 1), (2**50, 0)])
-def test_torch_compiles_ahead_what_leaves_room_and_what_fails_is_left(share, made, monkeypatch):
-    asked = []
+def scaled(x, by):
+    return torch.exp(x) * by
 
-    def failing(operator, name, case):
-        asked.append((name, case.label))
-        return lambda *inputs: inputs[0].missing
+
+def test_torch_compiles_ahead_what_has_no_memory_and_what_fails_is_left(monkeypatch):
+    """Of a size that nobody could allocate."""
+    seen = []
+
+    def compile_fx(graph, inputs):
+        seen.append([(type(x), x.shape, x.device.type) for x in inputs])
+        raise RuntimeError
 
     monkeypatch.setattr(performance.devices, "timed", lambda: "cpu")
-    monkeypatch.setattr(performance, "opponent", failing)
-    x, out = (judge.Tensor(name, ("N",), "float32") for name in ("x", "out"))
-    op = judge.Operator("o", torch.exp, torch.exp, torch.exp, (x,), (out,))
-    performance.compile_ahead(op, judge.Case({"N": 8}, {}), share)
-    assert asked == [("compile", "N=8")] * made
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compile_fx)
+    tensors = (judge.Tensor("x", ("N",), "float32"), judge.Tensor("by", (), "float32", number=2.5))
+    op = judge.Operator("o", scaled, scaled, scaled, tensors, (judge.Tensor("out", ("N",), "float32"),))
+    performance.compile_ahead(op, judge.Case({"N": 2**45}, {}))
+    assert seen == [[(FakeTensor, (2**45,), "cpu")]]
+
+
+COMPILED_AHEAD = """
+import torch
+from torch._dynamo.utils import counters
+from kernelgen import judge
+from kernelgen.judge import device, performance
+
+def scaled(x, by):
+    return torch.exp(x) * by
+
+device.timed = lambda: "cpu"
+tensors = (judge.Tensor("x", ("N",), "float32"), judge.Tensor("by", (), "float32", number=2.5))
+op = judge.Operator("o", scaled, scaled, scaled, tensors, (judge.Tensor("out", ("N",), "float32"),))
+case = judge.Case({"N": 8}, {})
+performance.compile_ahead(op, case)
+made = dict(counters["inductor"])
+counters.clear()
+given = performance.make_inputs(op, case)()
+assert torch.allclose(performance.opponent(op, "compile", case)(*given), op.reference(*given))
+print(made["fxgraph_cache_miss"], counters["inductor"]["fxgraph_cache_hit"], counters["inductor"]["fxgraph_cache_miss"])
+"""
+
+
+def test_what_is_compiled_ahead_is_what_is_timed(tmp_path):
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    code = tmp_path / "code.py"  # torch.compile wants the lines of what it traces
+    code.write_text(COMPILED_AHEAD)
+    done = subprocess.run([sys.executable, str(code)], check=True, capture_output=True, text=True, env=environment)
+    assert done.stdout.split() == ["1", "1", "0"]
