@@ -215,7 +215,7 @@ class Problem:
             rows.append(
                 {
                     "case": case.label, "kernel_us": report.kernel_us, "floor_us": report.floor_us,
-                    "message": report.message or report.left_out, "against": against,
+                    "message": report.message or report.left_out or "; ".join(report.notes), "against": against,
                 }
             )  # fmt: skip
             self._save()

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 HIDDEN_TRIALS = 2
 """So many kinds of values a hidden case gets; one that the spec lists gets all."""
+KEPT = 2**30
+"""Bytes of a GPU's memory that a process may hold unused: others may need it."""
 _POLL_S = 0.02
 
 
@@ -74,6 +76,8 @@ def judged(operator: Operator, cases: Iterable[Case], device: str, seeds: int) -
         least = min(seeds, len(kinds))
         with quietly(device):
             verdict = Verdict.of(judge.accuracy_case(operator, case, device=device, seeds=least, distributions=kinds))
+            if device == "cuda":
+                judge.device.give_back(KEPT)
         yield verdict
         if verdict.fatal:
             return
