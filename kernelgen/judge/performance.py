@@ -9,8 +9,9 @@ import math
 import types
 import unittest
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -62,27 +63,38 @@ def performance_case(
         if device == "npu" and name != "eager":
             notes.append(f"{name}: not timed, torch.compile for an NPU is untried")
             continue
-        try:
-            devices.empty_cache()
-            comparisons[name] = compare(
-                opponent(operator, name, case),
-                operator.taking(kernel) if kernel else operator.kernel,
-                make_inputs(operator, case, seed=seed),
-                time_cap_s=time_cap_s,
-                half_width=half_width,
-                blocks=blocks,
-            )
-        except RuntimeError as error:
-            if not devices.is_full(error):
-                raise
-            notes.append(f"{name}: ran out of memory: {str(error).splitlines()[0]}")
+        timed = _compared(
+            (opponent(operator, name, case), operator.taking(kernel) if kernel else operator.kernel),
+            make_inputs(operator, case, seed=seed),
+            partial(compare, time_cap_s=time_cap_s, half_width=half_width, blocks=blocks),
+        )
+        if isinstance(timed, Comparison):
+            comparisons[name] = timed
+            notes += _notes(name, timed)
         else:
-            notes += _notes(name, comparisons[name])
+            notes.append(f"{name}: ran out of memory: {timed}")
     read, written = memory.minimal_bytes(operator, case)
     copy, fill = devices.bandwidths()
     floor_us = max((read + written) / copy, written / fill) * 1e6
     left_out = "" if comparisons else "; ".join(notes)
     return PerformanceReport(case, comparisons, floor_us, read + written, left_out=left_out, notes=tuple(notes))
+
+
+def _compared(
+    functions: tuple[Function, Function], make: MakeInputs, take: Callable[..., Comparison]
+) -> Comparison | str:
+    """Two functions against each other, on one buffer set where what they keep beside two of them does not fit; or what
+    is said of the memory where that does not fit either."""
+    said = ""
+    for sets in (2, 1):
+        devices.empty_cache()
+        try:
+            return take(*functions, make, sets=sets)
+        except RuntimeError as error:  # whose frames hold the buffers until this block ends
+            if not devices.is_full(error):
+                raise
+            said = ". ".join(str(error).splitlines()[0].split(". ")[:2]).rstrip(".")  # then follows who has how much
+    return said
 
 
 def opponent(operator: Operator, name: str, case: Case) -> Function:

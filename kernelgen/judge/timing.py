@@ -74,13 +74,15 @@ def compare(
     pairs: int = PAIRS,
     time_cap_s: float = TIME_CAP_S,
     half_width: float = HALF_WIDTH,
+    sets: int = 2,
     seed: int | None = None,
     stage: Stage | None = None,
 ) -> Comparison:
-    """Time a and b against each other; the speedup is a's time over b's. Needs a GPU unless a stage is given."""
+    """Time a and b against each other; the speedup is a's time over b's. Needs a GPU unless a stage is given. `sets`:
+    of buffers, 2 that are swapped or 1 that both share."""
     begin = time.perf_counter()
     if stage is None:
-        stage = devices.stage((a, b), make_inputs)
+        stage = devices.stage((a, b), make_inputs, sets)
     rng = random.Random(seed)
     pairs = max(min(pairs, LEAST_PAIRS), min(pairs, int(pairs * LONG_US / max(stage.sample_us, 1.0))))
     started = time.perf_counter()  # what the stage compiled before does not count against the cap

@@ -132,6 +132,8 @@ def _forked(
     try:
         os.setsid()
         die_with_parent(os.getppid())
+        # what libraries make from here on is nothing that the process which starts forks should clean up after
+        multiprocessing.set_start_method("fork", force=True)
         os.environ.clear()
         os.environ.update(environment)
         with log.open("a", encoding="utf-8") as stream:

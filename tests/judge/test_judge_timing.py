@@ -196,6 +196,31 @@ def scaled(x, by):
     return torch.exp(x) * by
 
 
+@pytest.mark.parametrize(("fits", "asked", "timed"), [(2, [2], True), (1, [2, 1], True), (0, [2, 1], False)])
+def test_what_two_buffer_sets_leave_no_room_for_is_timed_on_one(fits, asked, timed, monkeypatch):
+    seen = []
+
+    def compare(a, b, make, *, sets, **_):
+        seen.append(sets)
+        if sets > fits:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 5.33 GiB. GPU 0 has 139.80 GiB.")
+        return timing.compare(a, b, make, stage=FakeStage(200.0, 100.0), time_cap_s=5.0, blocks=3)
+
+    monkeypatch.setattr(performance, "compare", compare)
+    monkeypatch.setattr(performance.devices, "timed", lambda: "cuda")
+    monkeypatch.setattr(performance.devices, "free_bytes", lambda device: 2**40)
+    monkeypatch.setattr(performance.devices, "empty_cache", lambda: None)
+    monkeypatch.setattr(performance.devices, "bandwidths", lambda: (1e12, 1e12))
+    x, out = (judge.Tensor(name, ("N",), "float32") for name in ("x", "out"))
+    op = judge.Operator("o", torch.exp, torch.exp, torch.exp, (x,), (out,))
+    report = judge.performance_case(op, judge.Case({"N": 8}, {}), ["eager"], check=False)
+    assert seen == asked
+    assert bool(report.comparisons) is timed
+    assert report.left_out == (
+        "" if timed else "eager: ran out of memory: CUDA out of memory. Tried to allocate 5.33 GiB"
+    )
+
+
 def test_torch_compiles_ahead_what_has_no_memory_and_what_fails_is_left(monkeypatch):
     """Of a size that nobody could allocate."""
     seen = []
