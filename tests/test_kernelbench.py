@@ -6,13 +6,15 @@ import glob
 import itertools
 import json
 import os
-import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +171,48 @@ def test_every_device_has_one_process_at_a_time(tmp_path: Path) -> None:
     for place in "01":
         turns_of = sorted((began, ended) for p, began, ended in said if p == place)
         assert all(one[1] <= other[0] for one, other in itertools.pairwise(turns_of))
+
+
+def ends_at_once(turn: Connection) -> None:
+    pass
+
+
+def test_an_exit_code_is_read_by_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starting a process asks how all others ended: who reads second finds nothing, which counts as 255."""
+    read = forkserver.read_signed
+
+    def slowly(fd: int) -> int:
+        time.sleep(0.002)
+        return read(fd)
+
+    monkeypatch.setattr(forkserver, "read_signed", slowly)
+    turns, nothing = Turns(), tmp_path / "nothing"
+    with ThreadPoolExecutor(8) as pool:
+        ran = [pool.submit(turns.run, ends_at_once, (), nothing, 60.0, tmp_path / "log") for _ in range(60)]
+        codes = {one.result()[0] for one in ran}
+    assert codes == {0}
+
+
+def hangs(turn: Connection) -> None:
+    time.sleep(600)
+
+
+def test_what_starts_while_all_are_ended_is_ended_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, starting, may_go = Turns(), threading.Event(), threading.Event()
+    start = ForkServerProcess.start
+
+    def slowly(process: ForkServerProcess) -> None:
+        start(process)
+        starting.set()
+        may_go.wait(60)
+
+    monkeypatch.setattr(ForkServerProcess, "start", slowly)
+    with ThreadPoolExecutor(1) as pool:
+        ran = pool.submit(turns.run, hangs, (), tmp_path / "nothing", 500.0, tmp_path / "log")
+        assert starting.wait(60)
+        turns.end()
+        may_go.set()
+        assert ran.result(60) == (None, 0.0)
 
 
 def prepares_until(answer: Path, before: Path | None, said: Path, turn: Connection) -> None:
@@ -540,7 +584,7 @@ def test_a_problem_never_outlives_the_command(tmp_path: Path) -> None:
         while not (said.exists() and said.read_text().endswith(" ")) and time.monotonic() < until:
             time.sleep(0.05)
         left = [int(pid) for pid in said.read_text().split()]
-        os.killpg(parent.pid, signal.SIGKILL)
+        parent.kill()  # alone: what it started would get no signal of its group's
     until = time.monotonic() + 20
     while any(_state_of(pid) != "Z" for pid in left) and time.monotonic() < until:
         time.sleep(0.05)

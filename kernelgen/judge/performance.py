@@ -111,7 +111,8 @@ def opponent(operator: Operator, name: str, case: Case) -> Function:
 
 def compile_ahead(operator: Operator, case: Case) -> None:
     """Have torch.compile make the opponent of a case now, beside other work: its caches hold it for whoever takes
-    times. Nothing runs on the device, and tensors have no memory. What fails is made, and fails, where it is timed."""
+    times. Nothing runs on the device, and tensors have no memory. What fails is made, and fails, where it is timed, and
+    so is what follows a graph break."""
     operator, device = operator.at(case), devices.timed()
     tensors = [t for t in operator.inputs if t.number is None]
     given = [torch.empty(0) if t.number is None else torch.tensor(t.number) for t in operator.inputs]
@@ -128,7 +129,7 @@ def compile_ahead(operator: Operator, case: Case) -> None:
 
 
 class _MadeError(Exception):
-    """There is nothing to run."""
+    """Raised once a graph is compiled, so that it is not run."""
 
 
 def _only_made(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Function:

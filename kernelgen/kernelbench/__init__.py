@@ -78,6 +78,8 @@ def run(
     variables that show it alone to a process. A round of optimisation may take as long again as `limit_s`. The
     limit is multiplied by N where N problems share a device: what would disturb times waits for whoever takes them. A
     record belongs to the file's text, the device and what is asked: a problem that changed is run again.
+
+    As with all of multiprocessing's processes, a script that calls this does so under `if __name__ == "__main__":`.
     """
     ledger, turns = Ledger(files, out, device, again, asked), _turns(each)
     jobs = max(1, min(jobs, len(ledger.todo)))

@@ -12,10 +12,10 @@ DTYPES = (DTYPE, "float16", "bfloat16")
 
 VARIABLES = {
     "OMP_NUM_THREADS": "1",  # there are many processes, and torch's threads would fight over the cores
-    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # asks no CUDA, which a fork could not use then
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # asks NVML: once CUDA is initialised, no fork can use it
     "TORCHINDUCTOR_COMPILE_THREADS": "1",  # a pool for every problem would import torch to compile a kernel or two
 }
-"""Of every problem's process."""
+"""Environment variables of every problem's process, whatever the user has."""
 
 
 @dataclass(frozen=True)

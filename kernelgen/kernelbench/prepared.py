@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -47,7 +48,8 @@ def get_init_inputs():
 
 
 def prepare() -> None:
-    """Import what a problem needs; a first one, with its kernel, brings what is imported where it is wanted."""
+    """Import what a problem needs. One small problem is imported, and its kernel generated, for the modules that are
+    loaded only when they are used."""
     os.environ.update(VARIABLES)  # torch reads them when it is imported
     for name in _MODULES:
         importlib.import_module(name)
@@ -64,4 +66,7 @@ def prepare() -> None:
     gc.freeze()  # a collection in a fork would copy what it looks at
 
 
-prepare()
+try:
+    prepare()
+except Exception as error:  # a problem imports what is missing, or says what is wrong
+    print(f"kernelbench: every problem imports for itself: {type(error).__name__}: {error}", file=sys.stderr)

@@ -244,7 +244,7 @@ def _of(dtypes: Sequence[str], cases: Sequence[Any]) -> list[Any]:
 
 def main(file: Path, out: Path, answer: Path, asked: Asked, cores: int, turn: Connection) -> None:
     """`turn`: where it hears that it has the device for itself."""
-    # Triton's default: torch.compile would choose another, where nothing is that forks have compiled
+    # Triton's default, in which forks compile: torch.compile would choose another folder
     home = Path(os.environ.get("TRITON_HOME", "~")).expanduser()
     os.environ.setdefault("TRITON_CACHE_DIR", str(home / ".triton/cache"))
     problem = Problem(file, out, answer, asked, cores, turn)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 HIDDEN_TRIALS = 2
 """So many kinds of values a hidden case gets; one that the spec lists gets all."""
 KEPT = 2**30
-"""Bytes of a GPU's memory that a process may hold unused: others may need it."""
+"""Bytes of a GPU's memory that a process may hold unused: the other problems at work there need it too."""
 _POLL_S = 0.02
 
 

@@ -13,18 +13,22 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, NoReturn
 
 from kernelgen.importer.isolated import with_this_package
-from kernelgen.lifeline import die_with_parent
+from kernelgen.lifeline import die_with_parent, heed_interrupts
 
 READY = "ready"
 """The stage at which a process waits for its turn: it goes on when something comes in."""
 _POLL_S = 0.05
 _FORKED = multiprocessing.get_context("forkserver")
+_ASKED = threading.Lock()
+"""Held by who starts a process or asks how one ended: starting one asks of all of them, and of two threads that ask of
+the same one at once one reads its exit code and the other 255."""
 
 Work = Callable[..., None]
 """What a process does, given its arguments and where it hears that it is its turn."""
@@ -44,14 +48,16 @@ class _Place:
 class Turns:
     """A process that is ready gets its turn on its device when no other has it there. `each`: for every device, the
     variables that show it alone; a process is given the one that the fewest have when it starts. `imported`: a module
-    that is imported once, before the first process is forked."""
+    that the process which starts forks imports, if it does not run yet. Made in the thread that outlives all others:
+    that process ends with it."""
 
     def __init__(self, each: Sequence[Mapping[str, str]] = ({},), imported: str = "") -> None:
         self._ended = False
         self._choosing = threading.Lock()
         self._places = [_Place(variables) for variables in each]
         self._running: set[ForkServerProcess] = set()
-        _FORKED.set_forkserver_preload([imported] if imported else [])
+        _FORKED.set_forkserver_preload(["kernelgen.kernelbench.server", *([imported] if imported else [])])
+        forkserver.ensure_running()
 
     def run(
         self, work: Work, arguments: Sequence[Any], answer: Path, limit_s: float, log: Path
@@ -59,45 +65,55 @@ class Turns:
         """The exit code, None where it was killed at its limit, and the seconds it took, those that it waited left out.
 
         `answer`: the JSON file in which the process says its stage; `log`: the file to which its output is added.
+        Raises RuntimeError where no process can be started.
         """
-        began = time.monotonic()
-        if self._ended:
-            return None, 0.0
         with self._choosing:
             place = min(self._places, key=lambda one: one.given)
             place.given += 1
         hears, go = _FORKED.Pipe(duplex=False)
         environment = with_this_package({**os.environ, **place.variables})
         process = _FORKED.Process(target=_forked, args=(work, arguments, hears, environment, log))
-        process.start()
-        hears.close()
-        self._running.add(process)
         try:
-            return self._to_its_end(process, go, place.turn, answer, began, limit_s)
+            if not self._start(process):
+                return None, 0.0
+            hears.close()
+            return self._to_its_end(process, go, place.turn, answer, limit_s)
         finally:
             self._running.discard(process)  # its number may be another's from now on
+            hears.close()
             go.close()
             with self._choosing:
                 place.given -= 1
 
+    def _start(self, process: ForkServerProcess) -> bool:
+        """Whether a process was started: none is after the end."""
+        with _ASKED:
+            if self._ended:
+                return False
+            try:
+                process.start()
+            except (EOFError, OSError) as error:
+                raise RuntimeError("the process that starts problems has ended: start the command again") from error
+            self._running.add(process)
+        if self._ended:  # meanwhile: the first start waits for seconds of imports
+            _kill(process)
+            return False
+        return True
+
     def _to_its_end(
-        self,
-        process: ForkServerProcess,
-        go: Connection,
-        turn: threading.Lock,
-        answer: Path,
-        began: float,
-        limit_s: float,
+        self, process: ForkServerProcess, go: Connection, turn: threading.Lock, answer: Path, limit_s: float
     ) -> tuple[int | None, float]:
-        while process.is_alive() and stage(answer) != READY and time.monotonic() - began < limit_s:
-            time.sleep(_POLL_S)
+        began = time.monotonic()
+        while stage(answer) != READY and time.monotonic() - began < limit_s:
+            if wait([process.sentinel], _POLL_S):
+                break
         used = time.monotonic() - began
-        if process.is_alive() and stage(answer) == READY:
+        if stage(answer) == READY and not wait([process.sentinel], 0):
             with turn:
                 began = time.monotonic()
                 with suppress(BrokenPipeError):  # it has just ended
                     go.send(None)
-                process.join(max(limit_s - used, 0.0))
+                wait([process.sentinel], max(limit_s - used, 0.0))
                 used += time.monotonic() - began
                 return _ended(process), used
         return _ended(process), used
@@ -131,7 +147,8 @@ def _forked(
     code = 1
     try:
         os.setsid()
-        die_with_parent(os.getppid())
+        die_with_parent(os.getppid())  # the process that starts forks, which dies with the command
+        heed_interrupts()  # which that process ignores
         # what libraries make from here on is nothing that the process which starts forks should clean up after
         multiprocessing.set_start_method("fork", force=True)
         os.environ.clear()
@@ -151,14 +168,18 @@ def _forked(
 
 def _ended(process: ForkServerProcess) -> int | None:
     """The exit code of a process, None where it is still at work; then it is killed. What it started ends with it."""
-    code = process.exitcode
+    with _ASKED:
+        code = process.exitcode
     _kill(process)
     return code
 
 
 def _kill(process: ForkServerProcess) -> None:
-    if process.pid is not None:
-        with suppress(ProcessLookupError):  # all have ended, or it has no session of its own yet
-            os.killpg(process.pid, signal.SIGKILL)
-    process.kill()
-    process.join()
+    with _ASKED:
+        if process.pid is not None:
+            with suppress(ProcessLookupError):  # all have ended, or it has no session of its own yet
+                os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+    wait([process.sentinel])
+    with _ASKED:
+        process.join()
