@@ -59,11 +59,11 @@ def start_forked(work: Callable[[], None]) -> int:
     """The number of a fork of this process that does some work, and ends when this process does."""
     parent, child = os.getpid(), os.fork()
     if child == 0:
-        _end_with(work, parent)
+        end_with(work, parent)
     return child
 
 
-def _end_with(work: Callable[[], None], parent: int) -> NoReturn:
+def end_with(work: Callable[[], None], parent: int) -> NoReturn:
     """Do some work in a session of its own, and nothing of what the parent would do afterwards."""
     code = 1
     try:

@@ -14,9 +14,9 @@ from .inputs import GUARD_BYTE, Buffer
 POISONS = (0xFF, 0x5A)
 """The bytes that outputs hold before the first and the second call: NaN in every float dtype, and a finite number."""
 
-_CHUNK = {"cuda": 2**22, "cpu": 2**20}
-"""Words hashed at once; the temporaries of a fingerprint stay at a few times 8 MiB, or 32 on a GPU, for which each part
-is launched."""
+_CHUNK, _CHUNK_ON_GPU = 2**20, 2**22
+"""Words hashed at once: the temporaries of a fingerprint stay at a few times 8 MiB, or 32 on a GPU, where a launch
+takes longer than hashing a small part."""
 _M_PERTURB = -6
 _SMALL = 2**24
 _ODD = 0x1E3779B97F4A7C15
@@ -50,12 +50,16 @@ def _checksum(tensor: torch.Tensor) -> torch.Tensor:
     data = data.view(torch.uint8)
     whole = data.numel() // 8 * 8
     words, tail = data[:whole].view(torch.int64), data[whole:].to(torch.int64)
-    length = _CHUNK.get(data.device.type, _CHUNK["cpu"])
+    length = _chunk(data)
     weights = torch.arange(1, 2 * min(length, max(words.numel(), 8)), 2, device=data.device).mul_(_ODD)
     total = (tail * weights[: tail.numel()]).sum()
     for chunk in torch.split(words, length):
         total = total * _ODD + (chunk * weights[: chunk.numel()]).sum()
     return total
+
+
+def _chunk(tensor: torch.Tensor) -> int:
+    return _CHUNK_ON_GPU if tensor.is_cuda else _CHUNK
 
 
 def written_beside(buffers: Sequence[Buffer]) -> list[bool]:
@@ -103,7 +107,7 @@ def spoil(tensor: torch.Tensor, byte: int, generator: torch.Generator) -> None:
     place, and leaves what seems to be right there, leaves these too."""
     memory, size = _memory(tensor), tensor.dtype.itemsize
     elements = memory[: len(memory) // size * size].view(-1, size)
-    for part in torch.split(elements, _CHUNK.get(tensor.device.type, _CHUNK["cpu"])):
+    for part in torch.split(elements, _chunk(tensor)):
         chosen = torch.empty((len(part), 1), dtype=torch.bool, device=part.device).random_(0, 2, generator=generator)
         part.masked_fill_(chosen, byte)
 

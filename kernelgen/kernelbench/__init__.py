@@ -131,7 +131,7 @@ def _key(entry: Outcome) -> tuple[str, ...]:
 
 def _one(file: Path, out: Path, limit_s: float, turns: Turns, asked: Asked, has_cores: int) -> Outcome:
     """One problem in its process; at the limit it is killed, and what it had answered stands."""
-    from kernelgen.kernelbench import problem  # which the process has imported already
+    from kernelgen.kernelbench import problem  # whoever only reads outcomes needs nothing of what it imports
 
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"

@@ -6,10 +6,8 @@ import json
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,8 +17,8 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, NoReturn
 
-from kernelgen.importer.isolated import with_this_package
-from kernelgen.lifeline import die_with_parent, heed_interrupts
+from kernelgen.importer.isolated import end_with, with_this_package
+from kernelgen.lifeline import heed_interrupts
 
 READY = "ready"
 """The stage at which a process waits for its turn: it goes on when something comes in."""
@@ -115,7 +113,7 @@ class Turns:
                     go.send(None)
                 wait([process.sentinel], max(limit_s - used, 0.0))
                 used += time.monotonic() - began
-                return _ended(process), used
+                return _ended(process), used  # before another has its turn
         return _ended(process), used
 
     def end(self) -> None:
@@ -142,14 +140,12 @@ def stage(answer: Path) -> str:
 def _forked(
     work: Work, arguments: Sequence[Any], hears: Connection, environment: Mapping[str, str], log: Path
 ) -> NoReturn:
-    """Do some work in a session of its own, and end without what is done at exit: torch.compile's workers take seconds
-    to be ended one by one, and end with the session."""
-    code = 1
-    try:
-        os.setsid()
-        die_with_parent(os.getppid())  # the process that starts forks, which dies with the command
-        heed_interrupts()  # which that process ignores
-        # what libraries make from here on is nothing that the process which starts forks should clean up after
+    """Do some work and end without what is done at exit: torch.compile's workers take seconds to be ended one by one,
+    and end with the session."""
+
+    def begin() -> None:
+        heed_interrupts()  # which the process that starts forks ignores
+        # what libraries make from here on is nothing that it should clean up after
         multiprocessing.set_start_method("fork", force=True)
         os.environ.clear()
         os.environ.update(environment)
@@ -157,13 +153,8 @@ def _forked(
             os.dup2(stream.fileno(), 1)
             os.dup2(stream.fileno(), 2)
         work(*arguments, hears)
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+
+    end_with(begin, os.getppid())  # the process that starts forks, which ends with the command
 
 
 def _ended(process: ForkServerProcess) -> int | None:
