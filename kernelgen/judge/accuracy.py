@@ -88,7 +88,7 @@ def _try(
     try:
         for setting in settings:
             try:
-                with devices.without_onednn(setting.device):
+                with devices.without_onednn():
                     trials.append(trial.run(setting))
             except trial.UncomputableError as error:
                 # what other values allow, as an index that is computed from NaN, is no fault of the reference

@@ -203,6 +203,17 @@ def gradient(one: Gradient, args: Sequence[Any]) -> Contraction:
     )  # fmt: skip
 
 
+def multiplied(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
+    """How many products a call sums, at most; 0 of a call that is none of PRODUCTS."""
+    name = func.overloadpacket.__name__.strip("_")
+    if name not in PRODUCTS:
+        return 0
+    if name == GRADIENTS:
+        asked = [n for n in (0, 1) if args[-1][n]]
+        return sum(gradient(Gradient(func, n), args[:-1]).length * result[n].numel() for n in asked)
+    return contraction(func, name, args, kwargs).length * int(result.numel())
+
+
 def of_matrices(
     given: torch.Tensor,
     places: tuple[int, int] = (0, 1),

@@ -71,6 +71,19 @@ def there(function: Function) -> Function:
     return function
 
 
+def on(device: str, function: Function) -> Function:
+    """A function of tensors that gives a tensor, as it is computed on a device; with tensors of the host, where its
+    result is wanted too, "cpu" is the NPU where there is one, as in `there`."""
+    if device != "cuda":
+        return there(function)
+
+    def call(*tensors: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = function(*(x.to(device) for x in tensors))
+        return found.to(tensors[0].device)
+
+    return call
+
+
 def is_npu() -> bool:
     """Whether kernels run on a real NPU, by way of tensors in the host's memory."""
     if find() == "cuda" or is_simulated():
@@ -113,13 +126,21 @@ def bandwidths() -> tuple[float, float]:
 
 
 @contextmanager
-def without_onednn(device: str) -> Iterator[None]:
+def without_onednn() -> Iterator[None]:
     """While it holds, a CPU computes convolutions in narrower floats as those in float64: oneDNN's skip the zeros that
     a window is padded with, which times infinity are NaN."""
-    if device != "cpu":
-        yield
-        return
     flags: Any = torch.backends.mkldnn  # its own context warns of TF32
+    before, flags.enabled = flags.enabled, False
+    try:
+        yield
+    finally:
+        flags.enabled = before
+
+
+@contextmanager
+def without_cudnn() -> Iterator[None]:
+    """While it holds, convolutions are computed by torch's own kernels."""
+    flags: Any = torch.backends.cudnn  # its own context sets TF32 as well
     before, flags.enabled = flags.enabled, False
     try:
         yield

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from . import device as devices
 from .bounds import PIECE
+from .contractions import multiplied
 from .eager import EagerMode
 from .inputs import storage_elements
 from .model import Case, Operator, Tensor
@@ -73,9 +74,29 @@ def wider(operator: Operator, case: Case, device: str) -> int:
         return 1
     if 2 * accuracy_bytes(operator, case, WIDER) > devices.free_bytes(device):
         return 1
-    most, are_all = _steps(operator, case)
+    steps = _steps(operator, case)
     tensors = (*operator.inputs, *operator.outputs)
-    return WIDER if are_all and most <= sum(math.prod(case.shape(t)) for t in tensors) else 1
+    return WIDER if steps.are_all and steps.most <= sum(math.prod(case.shape(t)) for t in tensors) else 1
+
+
+HOST_ELEMENTS, HOST_PRODUCTS = 2**16, 2**23
+"""Elements of a tensor, and products summed, up to which a core is as fast with a step in float64 as a GPU, which waits
+for its launch."""
+
+
+def quick_on_host(operator: Operator, case: Case, device: str) -> bool:
+    """Whether oracles are computed on the host though the device is a GPU. Of products and convolutions there are
+    thousands of steps, and nearly all of a small case's time on a GPU goes into launching them. Places that are chosen
+    among equal elements are the GPU's own."""
+    products = operator.stored or operator.multiplied
+    floats = all(case.dtype(t).is_floating_point for t in operator.outputs)
+    sizes = [math.prod(case.shape(t)) for t in (*operator.inputs, *operator.outputs)]
+    if device != "cuda" or operator.exact or not products or not floats or max(sizes) > HOST_ELEMENTS:
+        return False
+    if not min(sizes):  # torch's kernels for the host refuse some weights without elements
+        return False
+    steps = _steps(operator, case)
+    return steps.are_all and steps.most <= HOST_ELEMENTS and steps.products <= HOST_PRODUCTS
 
 
 def accuracy_left_out(operator: Operator, case: Case, device: str, most: int = FIXED_ELEMENTS) -> str:
@@ -133,36 +154,41 @@ def largest(operator: Operator, case: Case) -> int:
     return max(math.prod(case.shape(t)) for t in (*operator.inputs, *operator.outputs))
 
 
-class _Sizes(EagerMode):  # type: ignore[no-untyped-call]
-    """Notes the elements of the largest result of any step."""
+class _Steps(EagerMode):  # type: ignore[no-untyped-call]
+    """Notes what the steps of a reference come to."""
 
     most = 0
+    """Elements of the largest result of any."""
+    products = 0
+    """That are summed, in all of them together."""
+    are_all = True
+    """Whether these are all steps: those where shapes depend on values are not known."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         self.most = max(self.most, *(x.numel() for x in tree_leaves(result) if isinstance(x, torch.Tensor)), 0)
+        self.products += multiplied(func, args, kwargs or {}, result)
         return result
 
 
 def largest_step(operator: Operator, case: Case) -> int:
     """The elements of the largest tensor, those between the reference's steps included; of these only where the
     reference's shapes follow from its inputs' shapes."""
-    return max(largest(operator, case), _steps(operator, case)[0])
+    return max(largest(operator, case), _steps(operator, case).most)
 
 
-def _steps(operator: Operator, case: Case) -> tuple[int, bool]:
-    """The elements of the largest result of any step of the reference, and whether these are all its steps: those where
-    shapes depend on values are not known."""
-    sizes = _Sizes()  # type: ignore[no-untyped-call]
+def _steps(operator: Operator, case: Case) -> _Steps:
+    """The steps of the reference, found without memory."""
+    steps = _Steps()  # type: ignore[no-untyped-call]
     given = [torch.empty(case.shape(t), dtype=case.dtype(t), device="meta") for t in operator.inputs]
     try:
-        with torch.no_grad(), sizes:
+        with torch.no_grad(), steps:
             operator.pure(*given)
     except Exception:  # what torch does not do without memory
-        return sizes.most, False
-    return sizes.most, True
+        steps.are_all = False
+    return steps
 
 
 def does_not_fit(needed: int, device: str) -> str:

@@ -52,8 +52,10 @@ class Storing:
     """What lies in memory around calls of torch's, or is multiplied by the kernel."""
     errors: Errors | None = None
     """Of the sums; None: the sums are exact."""
+    device: str = "cpu"
+    """Where calls of torch's are made, be the oracle computed on the host: "cuda", or "cpu"."""
     called: bool = False
-    """Calls give what torch gives in that dtype on this device."""
+    """Calls give what torch gives in that dtype on that device."""
     whole: bool = False
     """Calls add what the reference has them add, before they round; otherwise a kernel adds it to what they stored.
     What a kernel makes of that element by element is stored too, step by step as PyTorch stores it, unless it is the
@@ -120,7 +122,9 @@ class Stored(EagerMode):
         self._dtype, self._ours, self._called, self._known = storing.dtype, storing.ours, storing.called, storing.known
         self._errors, self._wrong, self._rounded = storing.errors, storing.wrong, storing.rounded
         self._noted, self._hidden = storing.noted, iter(storing.hidden)
-        self._multiplies, self._as_tf32 = storing.ours or storing.multiplies, storing.as_tf32
+        multiplies = storing.ours or storing.multiplies
+        self._multiplies, self._as_tf32 = multiplies, storing.as_tf32
+        self._calls_on, self._set_for = storing.device, "cuda" if multiplies else storing.device
         self._inputs = {x.untyped_storage().data_ptr() for x in inputs}
         self._adds_itself = not storing.whole and self._multiplies
         self._apart, self._anyhow = storing.apart, storing.anyhow is not None
@@ -142,8 +146,7 @@ class Stored(EagerMode):
             if steps and any(x is self._product for x in args):
                 self._store_step(result)
             return result if self._wrong is None else self._wrong.after(name, result, args, kwargs)
-        device = "cuda" if self._multiplies else next(x.device.type for x in args if isinstance(x, torch.Tensor))
-        at = precision(name, self._dtype, device, as_tf32=self._as_tf32)
+        at = precision(name, self._dtype, self._set_for, as_tf32=self._as_tf32)
         if self._wrong is not None:
             self._wrong.read(args)
         args, kwargs = tree_map_only(torch.Tensor, lambda x: self._read(x, at), (args, kwargs))
@@ -187,7 +190,7 @@ class Stored(EagerMode):
     ) -> torch.Tensor:
         """softmax(query @ key.mT * scale + mask) @ value as one call computes it: the scores are never stored, the
         weights are rounded as they are multiplied. Without dropout, which no oracle has."""
-        at = precision("matmul", self._dtype, "cuda" if self._multiplies else query.device.type)
+        at = precision("matmul", self._dtype, self._set_for)
         if self._wrong is not None:
             self._wrong.read((query, key, value, attn_mask))
         query, key, value = (self._read(x, at) for x in (query, key, value))
@@ -271,7 +274,7 @@ class Stored(EagerMode):
         what = f"own {named or func} {rest}"
         # what has a gradient is of these very tensors, equal ones have others
         known = Known() if any(x.requires_grad for x in narrow) else self._known
-        (result,) = known.of(what, narrow, lambda: (devices.there(lowered)(*narrow),))
+        (result,) = known.of(what, narrow, lambda: (devices.on(self._calls_on, lowered)(*narrow),))
         return result.double() if result.dtype.is_floating_point else result.clone()
 
     def _summed(self, a: torch.Tensor, b: torch.Tensor, at: Precision) -> torch.Tensor:

@@ -85,6 +85,8 @@ class _Run:
     eager: Sequence[torch.Tensor]
     seed: int
     mutants: Mutants | None
+    device: str
+    """Where PyTorch's results and the candidate's are from; these tensors may lie on the host."""
     known: Known = field(default_factory=Known)
     unsteady: Sequence[int] = ()
     """Of each output, how many elements PyTorch itself has now NaN or infinite and now otherwise; () for none."""
@@ -101,7 +103,7 @@ class _Run:
             return None
         ours = not self.operator.stored
         multiplies, as_tf32 = bool(self.operator.multiplied), self.operator.as_tf32
-        return Storing(dtype, ours=ours, multiplies=multiplies, as_tf32=as_tf32, known=self.known)
+        return Storing(dtype, device=self.device, ours=ours, multiplies=multiplies, as_tf32=as_tf32, known=self.known)
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,10 @@ def check(
 ) -> Outcome:
     """Compare; `verbose` also finds the worst element where all is well. `mutants` are held against the same bound.
     `again`: another call of PyTorch's, if some of its calls are the candidate's too."""
-    run = _Run(operator, case, arguments, got, eager, seed, mutants)
+    device = got[0].device.type
+    if memory.quick_on_host(operator, case, device):
+        arguments, got, eager = ([x.cpu() for x in tensors] for tensors in (arguments, got, eager))
+    run = _Run(operator, case, arguments, got, eager, seed, mutants, device)
     if operator.exact:
         return _check_bits(run)
     outcome = _checked(run, verbose, again)
@@ -150,7 +155,8 @@ def _checked(run: _Run, verbose: bool, again: Callable[[], Sequence[torch.Tensor
     if outcome.complaint and (run.products or near or _counts(run)):
         closer = replace(run, mutants=None)
         if again is not None:
-            closer = replace(closer, unsteady=[unsteady(one, two) for one, two in zip(run.eager, again(), strict=True)])
+            pairs = zip(run.eager, again(), strict=True)
+            closer = replace(closer, unsteady=[unsteady(one, two.to(one.device)) for one, two in pairs])
         held = _held(closer, casts, verbose, draws=_AGAIN)
         return held if not held.complaint else outcome
     return outcome

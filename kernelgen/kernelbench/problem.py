@@ -82,9 +82,11 @@ class Problem:
         importlib.import_module(f"{spec.name}_accuracy")
         judging = partial(self._small, spec.name, device, shared.Queue())
         compiling = partial(self._small_compiled, spec.name, device, shared.Queue())
-        judges = min(self.cores - 1, JUDGES if device == "cuda" else self.cores)
+        on_gpu = device == "cuda"
+        judges = min(self.cores - 1, JUDGES if on_gpu else self.cores)
+        compilers = max(1, self.cores - 1 - judges) if on_gpu else 0  # what judges waits for its turn on the GPU, too
         begun = shared.begin([judging] * judges, self._path.parent)
-        helpers = shared.begin([compiling] * (self.cores - 1 - judges), self._path.parent / "compiling")
+        helpers = shared.begin([compiling] * compilers, self._path.parent / "compiling")
         if device == "cuda":
             self._compile_opponents(spec.name)
         self._stage("accuracy")

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from kernelgen import judge
 from kernelgen.judge import contractions, oracle
+from kernelgen.judge import device as devices
 from kernelgen.judge.bounds import K as TIMES
 from kernelgen.judge.contractions import LOOSEST, Errors
 from kernelgen.judge.known import Known
@@ -692,3 +693,24 @@ def test_partial_sums_wander_before_they_are_cut_off():
     rounded = Errors(generator).of(called, a, b[small].mT, at).square().mean().sqrt()
     assert 0.8 < off / drawn < 1.2
     assert off > 2 * rounded
+
+
+def test_an_oracle_on_the_host_asks_torch_where_the_calls_are_made(monkeypatch):
+    asked = []
+    monkeypatch.setattr(devices, "on", lambda device, function: asked.append(device) or function)
+    x, w = torch.randn(4, 5, 8), torch.randn(6, 5, 3)
+    for device in ("cuda", "cpu"):
+        [found] = oracle.in_float64(F.conv1d, (x, w), stored=Storing(torch.float32, called=True, device=device))
+        torch.testing.assert_close(found, F.conv1d(x, w).double(), rtol=0, atol=0.1)  # a GPU's call reads TF32
+    assert asked == ["cuda", "cpu"]
+
+
+def test_an_oracle_on_the_host_multiplies_as_the_device_does(monkeypatch):
+    """A convolution's operands are read as TF32 on a GPU, unless that is switched off, and not on a CPU."""
+    monkeypatch.setattr(contractions, "_float32_precision", lambda _, device: "tf32" if device == "cuda" else "")
+    x, w = torch.randn(4, 5, 8), torch.randn(6, 5, 3)
+    exact = F.conv1d(x.double(), w.double())
+    [on_gpu] = oracle.in_float64(F.conv1d, (x, w), stored=Storing(torch.float32, device="cuda"))
+    [on_host] = oracle.in_float64(F.conv1d, (x, w), stored=Storing(torch.float32))
+    assert 1e-5 < float((on_gpu - exact).abs().max()) < 1e-1
+    assert float((on_host - exact).abs().max()) < 1e-5

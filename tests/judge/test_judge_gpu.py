@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 
 from kernelgen import judge
-from kernelgen.judge import contractions, eager, guards, memory, throttle
+from kernelgen.judge import contractions, eager, guards, memory, oracle, throttle
+from kernelgen.judge import device as devices
 from kernelgen.judge.hidden import hidden_cases
 
 pytestmark = pytest.mark.gpu
@@ -226,3 +227,47 @@ def _product(a_ptr, b_ptr, out_ptr, K, BLOCK_K: tl.constexpr):
         b = tl.load(b_ptr + (start + ks)[:, None] * 64 + cols[None, :])
         total = tl.dot(a, b, total, input_precision="tf32")
     tl.store(out_ptr + rows[:, None] * 64 + cols[None, :], total)
+
+
+def convolved(x, w):
+    return torch.relu(F.conv2d(x, w, padding=1))
+
+
+CONVOLUTION = judge.Operator(
+    "convolved", convolved, convolved, convolved,
+    (judge.Tensor("x", ("B", "C", "H", "W"), "float32"), judge.Tensor("w", ("J", "C", 3, 3), "float32")),
+    (judge.Tensor("out", ("B", "J", "H", "W"), "float32"),), multiplied="float32",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("off", "passes"), [(0.0, True), (0.05, False)])
+def test_an_oracle_on_the_host_finds_what_one_on_the_gpu_finds(off, passes, monkeypatch):
+    def kernel(x, w):
+        result = convolved(x, w)
+        result[-1, -1, -1, -1] += off
+        return result
+
+    case, found = judge.Case({"B": 2, "C": 8, "H": 9, "W": 11, "J": 5}, {}), []
+    for limit in (memory.HOST_ELEMENTS, 0):
+        monkeypatch.setattr(memory, "HOST_ELEMENTS", limit)
+        report = judge.accuracy_case(CONVOLUTION, case, seed=5, seeds=2, kernel=kernel, mutants=False)
+        assert report.passed is passes
+        found.append((report.max_error, report.eager_error, report.l2_error))
+    assert found[0] == pytest.approx(found[1], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("function", "x", "w", "options"),
+    [
+        (F.conv2d, (2, 64, 128, 128), (32, 64, 3, 3), {"padding": 1}),
+        (F.conv_transpose3d, (1, 32, 16, 32, 32), (32, 64, 3, 3, 3), {"stride": 2, "padding": 1, "output_padding": 1}),
+        (F.conv_transpose2d, (2, 64, 64, 64), (64, 16, 5, 5), {"groups": 8}),
+    ],
+)
+def test_large_images_are_convolved_by_columns(function, x, w, options, monkeypatch):
+    given, without, entered = [torch.randn(shape, device="cuda") for shape in (x, w)], devices.without_cudnn, []
+    monkeypatch.setattr(devices, "without_cudnn", lambda: entered.append(True) or without())
+    [found] = oracle.in_float64(lambda a, b: function(a, b, **options), given)
+    assert entered
+    assert torch.backends.cudnn.enabled
+    torch.testing.assert_close(found, function(*(t.double() for t in given), **options), rtol=1e-12, atol=1e-12)

@@ -322,6 +322,40 @@ def test_tiles_are_wider_on_a_gpu_that_has_the_memory(reference, elements, devic
     assert memory.wider(op, one, device) == times
 
 
+def chosen(x, w):
+    return (x @ w).argmax(-1)
+
+
+def widened(x, w):
+    return (x[:, :, None] * w).sum(1)
+
+
+def scored(x, w):
+    return (x[..., None] * w @ w.mT).sum(-2)
+
+
+@pytest.mark.parametrize(
+    ("reference", "multiplied", "sizes", "device", "quick"),
+    [
+        (torch.matmul, "float32", (64, 64, 64), "cuda", True),
+        (torch.matmul, "float32", (64, 64, 64), "cpu", False),  # it is there already
+        (torch.matmul, "float32", (1024, 1, 1024), "cuda", False),  # elements
+        (torch.matmul, "float32", (256, 256, 256), "cuda", False),  # products
+        (scored, "float32", (64, 64, 64), "cuda", False),  # of a step
+        (torch.matmul, "float32", (64, 0, 64), "cuda", False),  # torch's kernels for the host may refuse it
+        (chosen, "float32", (64, 64, 64), "cuda", False),  # of equal ones the GPU's is chosen
+        (widened, "", (8, 8, 8), "cuda", False),  # few steps
+    ],
+)
+def test_oracles_of_small_products_are_computed_on_the_host(reference, multiplied, sizes, device, quick):
+    x, w = judge.Tensor("x", ("M", "K"), "float32"), judge.Tensor("w", ("K", "N"), "float32")
+    places = reference is chosen
+    out = judge.Tensor("out", ("M",) if places else ("M", "N"), "int64" if places else "float32")
+    op = judge.Operator("op", reference, reference, reference, (x, w), (out,), multiplied=multiplied)
+    one = judge.Case(dict(zip("MKN", sizes, strict=True)), {})
+    assert memory.quick_on_host(op, one, device) is quick
+
+
 @pytest.mark.parametrize(("off", "passes"), [(0.0, True), (1e-3, False)])
 def test_what_is_found_in_wider_tiles_is_what_is_found_in_others(off, passes, monkeypatch):
     def kernel(x):
