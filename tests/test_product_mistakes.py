@@ -26,7 +26,7 @@ MISTAKES = {
     ),
     "int4 of half a size": (
         ("x, shape: [M, K], dtype: float16", "p, shape: [N, K//2], dtype: uint8"), "[M, N], dtype: float16", UNPACKED,
-        "4:26: an input's size is a name, a number or a number times a name, not 'K // 2'",
+        "10:3: the reference fails: a and b must have same reduction dim, but got [M, K] X [2*((K//2)), N].",
     ),
     "scales of the wrong side": (
         ("x, shape: [M, K], dtype: float16", "w, shape: [N, K], dtype: int8", "s, shape: [K], dtype: float32"),

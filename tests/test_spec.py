@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from kernelgen import judge
 from kernelgen.errors import Mistake, SpecError, UnsupportedError, UsageError
 from kernelgen.spec import find_spec, json_schema, load_spec, parse_spec, shipped_specs
 from kernelgen.spec.model import Case, Constraint, Place, Target, TensorSpec
+from kernelgen.wrapper.checks import checks
 
 SPEC = """\
 name: scale
@@ -691,3 +693,44 @@ def test_a_spec_is_found_by_its_name_without_listing_all_of_them(
     monkeypatch.setattr(Path, "glob", lambda *a: pytest.fail("listed"))
     assert find_spec("own") == (Path("specs/mine/own.yaml"), False)
     assert find_spec("relu") == (next(path for path in shipped_specs() if path.stem == "relu"), True)
+
+
+FOLLOWING = """\
+name: op
+inputs:
+  - {name: y, shape: [N, T - 1], dtype: float32}
+  - {name: x, shape: [N, T], dtype: float32}
+outputs:
+  - {name: out, shape: [N, T - 1], dtype: float32}
+reference: |
+  def op(y, x):
+      return x[:, 1:] - y
+accuracy:
+  shapes:
+    - {N: 2, T: 5}
+performance:
+  shapes:
+    - {N: 2, T: 9}
+"""
+
+
+def test_a_size_of_an_input_may_follow_from_those_of_others() -> None:
+    spec = parse_spec(FOLLOWING)
+    assert spec.accuracy[0].shape(spec.inputs[0].shape) == (2, 4)
+    assert [c.condition for c in checks(spec)][-1] == "y.shape[1] != x.shape[1] - 1"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "x, shape: [N, T]",
+            "x, shape: [N, T + 1]",
+            "3:26: no size follows from 'T - 1': give an input a dimension 'T'",
+        ),
+        ("T: 5", "T: 0", "12:7: the size 'T - 1' of y is -1 for these sizes"),
+    ],
+)
+def test_a_size_that_follows_from_nothing_or_is_below_zero_is_a_mistake(old: str, new: str, message: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(message)):
+        parse_spec(FOLLOWING.replace(old, new))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from kernelgen.frontend.build import Refused
 from kernelgen.frontend.graph import Dim, Node
 from kernelgen.spec.model import ELLIPSIS, TensorSpec
-from kernelgen.spec.sizes import is_expression, is_multiple, multiple
+from kernelgen.spec.sizes import follows, is_expression, is_multiple, multiple
 
 Shape = tuple[Dim, ...]
 
@@ -77,12 +77,9 @@ class Sizes:
         return count if dim == -1 else f"{count}.reshape(-1, {', '.join(['1'] * (-dim - 1))})"
 
 
-def _shape(tensor: TensorSpec) -> Shape | None:
-    """The shape of a declared tensor as the graph has it; None where it is not made of plain sizes."""
-    try:
-        return tuple(
-            multiple(entry) if isinstance(entry, str) and is_expression(entry) else () if entry == 1 else (entry,)
-            for entry in tensor.shape
-        )
-    except ValueError:  # a sum of sizes
-        return None
+def _shape(tensor: TensorSpec) -> Shape:
+    """The shape of a declared tensor as the graph has it."""
+    return tuple(
+        multiple(str(entry)) if is_expression(entry) and not follows(entry) else () if entry == 1 else (entry,)
+        for entry in tensor.shape
+    )

@@ -18,7 +18,7 @@ from kernelgen.frontend.graph import DOT, SCATTERS, VIEWS, Node, Ref
 from kernelgen.render import render
 from kernelgen.spec import parse_spec
 from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec, Size, TensorSpec
-from kernelgen.spec.sizes import is_expression, is_multiple, names_in
+from kernelgen.spec.sizes import bound_by, names_in
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,10 @@ class _Writer:
         from_parts = [t for t in given.values() if t not in kept]
         inputs = [t for t in (*outputs, *spec.inputs, *kept) if t.name in read] + from_parts
         inputs += self._likes(inputs, [own[n] for n, _ in part.gradients])
+        bound = {bound_by(e) for t in inputs for e in t.shape}
         for entry in (e for t in inputs for e in t.shape):
-            if is_expression(entry) and not is_multiple(str(entry)):
+            if not bound.issuperset(names_in(entry)):
                 raise Refused(f"a gradient of the size {entry}, which binds no size")
-        bound = {n for t in inputs for e in t.shape for n in names_in(e)}
         self.inputs = [
             replace(
                 t, below=t.below if {*names_in(t.below)} <= bound else None,
@@ -124,12 +124,12 @@ class _Writer:
 
     def _likes(self, inputs: list[TensorSpec], wanted: list[TensorSpec]) -> Iterator[TensorSpec]:
         """Inputs of which only the shape or the dtype is needed: those that outputs have and no other input shows."""
-        sizes = {n for t in inputs for e in t.shape for n in names_in(e)}
+        sizes = {bound_by(e) for t in inputs for e in t.shape}
         kinds = {t.dtype for t in inputs}
         variables = {name for name, _ in self.spec.dtypes}
         scattered = {name for name, i in self.part.gradients if self.tape.nodes[i].op in SCATTERS}
         for tensor in wanted:
-            new = {n for e in tensor.shape for n in names_in(e)} - sizes
+            new = {bound_by(e) for e in tensor.shape} - sizes - {None}
             zeros = tensor.name in scattered and tensor.name not in {t.name for t in inputs}
             if new or zeros or (tensor.dtype in variables and tensor.dtype not in kinds):
                 sizes |= new

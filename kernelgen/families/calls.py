@@ -30,7 +30,7 @@ from kernelgen.frontend.operations import KIND_NOUNS, OPERATIONS
 from kernelgen.frontend.products import rounded_first
 from kernelgen.plan import KernelPlan, Operand, Step, TorchCall, View
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size, TensorFacts, TensorSpec
-from kernelgen.spec.sizes import is_expression, is_multiple, names_in
+from kernelgen.spec.sizes import bound_by, names_in
 
 Lower = Callable[[OperatorSpec, Graph], KernelPlan]
 _EACH = ("map", "cast", "read", "view", "move")
@@ -441,17 +441,16 @@ class _Cut:
     def _likes(self, read: list[TensorSpec], graph: Graph, more: tuple[str, ...] = ()) -> tuple[TensorSpec, ...]:
         """Inputs of the operator that say a size, a dtype or a device which nothing that the group reads does. `more`:
         sizes beside the graph's."""
-        known = {e for t in read for e in t.shape if isinstance(e, str) and not is_expression(e)}
-        known |= {n for t in read for e in t.shape if is_expression(e) and is_multiple(str(e)) for n in names_in(e)}
+        known: set[object] = {bound_by(e) for t in read for e in t.shape}
         shapes = {e for t in read for e in t.shape}
         found: list[TensorSpec] = []
         for atom in (*_atoms(graph), *more):
             names = (atom,) if atom in shapes else names_in(atom)
             for name in names:
                 if name not in known and name not in shapes:
-                    tensor = next(t for t in self.spec.inputs if any(name in names_in(e) for e in t.shape))
+                    tensor = next(t for t in self.spec.inputs if name in {bound_by(e) for e in t.shape})
                     found.append(replace(tensor, role="like"))
-                    known |= {n for e in tensor.shape for n in names_in(e)}
+                    known |= {bound_by(e) for e in tensor.shape}
         wanted = {o.dtype for o in graph.outputs} | {str(n.attrs[0]) for n in graph.nodes if n.op == "round"}
         for dtype in sorted(wanted & {name for name, _ in self.spec.dtypes} - {t.dtype for t in (*read, *found)}):
             tensor = next(t for t in self.spec.inputs if t.dtype == dtype)

@@ -22,7 +22,7 @@ from kernelgen.frontend.rule import Refused
 from kernelgen.spec.cases import admits, turning, usual_sizes
 from kernelgen.spec.constraints import check, written_sizes
 from kernelgen.spec.model import ELLIPSIS, SCALAR, OperatorSpec, Size, SizeValue, TensorSpec
-from kernelgen.spec.sizes import check_size, evaluate, is_expression, parts
+from kernelgen.spec.sizes import check_size, evaluate, follows, is_expression, parts
 
 _PRIMES = (
     *(37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113, 127, 131, 137, 139, 149, 151),
@@ -117,7 +117,7 @@ def _traced_sizes(spec: OperatorSpec, turned: int) -> dict[str, int]:
         bound: dict[str, SizeValue] = {**sizes, ELLIPSIS: (5,)} if _is_elastic(spec) else {**sizes}
         return admits(spec, tuple(bound.items()))
 
-    if not spec.constraints or is_admitted(usual):
+    if is_admitted(usual):
         return usual
     for names in itertools.combinations_with_replacement(usual, 2):
         for values in itertools.product(_FURTHER, repeat=2):
@@ -136,9 +136,23 @@ def called(spec: OperatorSpec, reference: Reference, inputs: Sequence[Any]) -> A
     from kernelgen.frontend.rewrites import Rewrites
 
     joined = [x.item() if t.role == SCALAR else joined_parts(t, x) for t, x in zip(spec.inputs, inputs, strict=True)]
+    if any(map(is_sized, spec.inputs)):
+        names = _named_sizes(spec, inputs)
+        joined = [sized(t, x, names) for t, x in zip(spec.inputs, joined, strict=True)]
     numbers = [(number, x) for t, x, number in zip(spec.inputs, inputs, joined, strict=True) if t.role == SCALAR]
     with Rewrites(writes=reference.writes, numbers=numbers), _roots_of_sizes():
         return reference.function(*joined)
+
+
+def _named_sizes(spec: OperatorSpec, inputs: Sequence[Any]) -> dict[str, Any]:
+    """The traced sizes by their names."""
+    found: dict[str, Any] = {}
+    for tensor, x in zip(spec.inputs, inputs, strict=True):
+        entries = _parts(tensor.shape)
+        at = entries.index(ELLIPSIS) if ELLIPSIS in entries else len(entries)
+        places = [*enumerate(entries[:at]), *((i - len(entries), e) for i, e in enumerate(entries) if i > at)]
+        found |= {entry: x.shape[place] for place, entry in places if isinstance(entry, str)}
+    return found
 
 
 def _roots_of_sizes() -> Any:
@@ -168,14 +182,21 @@ def _size_names(spec: OperatorSpec) -> list[str]:
 
 
 def _parts(shape: tuple[Size, ...]) -> tuple[Size, ...]:
-    """A shape with `2 * D` as the two dimensions 2 and D: so torch knows that it is a multiple of two."""
-    return tuple(part for e in shape for part in (parts(e) if isinstance(e, str) and is_expression(e) else (e,)))
+    """A shape with `2 * D` as the two dimensions 2 and D: so torch knows that it is a multiple of two. What follows
+    from sizes of other inputs is 1 (see `sized`)."""
+    return tuple(part for e in shape for part in _parts_of(e))
+
+
+def _parts_of(entry: Size) -> tuple[Size, ...]:
+    if not isinstance(entry, str) or not is_expression(entry):
+        return (entry,)
+    return (1,) if follows(entry) else parts(entry)
 
 
 def joins(tensor: TensorSpec) -> tuple[int, ...]:
     """Where the second part of each dimension stands that is declared as a product, once those behind it are joined;
     the last first."""
-    products = [i for i, entry in enumerate(tensor.shape) if is_expression(entry)]
+    products = [i for i, entry in enumerate(tensor.shape) if is_expression(entry) and not follows(entry)]
     places = [(tensor.dim(i), before) for before, i in enumerate(products)]
     return tuple(i if i < 0 else i + before + 1 for i, before in reversed(places))
 
@@ -185,6 +206,23 @@ def joined_parts(tensor: TensorSpec, x: Any) -> Any:
     for dim in joins(tensor):
         x = x.flatten(dim - 1, dim)
     return x
+
+
+def is_sized(tensor: TensorSpec) -> bool:
+    """Whether a traced input only stands for what the reference is to see, as dimensions follow from other inputs'."""
+    return any(map(follows, tensor.shape))
+
+
+def sized(tensor: TensorSpec, x: Any, names: Mapping[str, Any]) -> Any:
+    """The tensor that the reference is to see, with dimensions that follow from sizes of other inputs, as torch then
+    knows. `names`: these sizes."""
+    if not is_sized(tensor):
+        return x
+    at = tensor.shape.index(ELLIPSIS) if ELLIPSIS in tensor.shape else len(tensor.shape)
+    ahead, behind = tensor.shape[:at], tensor.shape[at + 1 :]
+    entries = (*ahead, *[ELLIPSIS] * (x.ndim - len(ahead) - len(behind)), *behind)
+    given = zip(entries, x.shape, strict=True)
+    return x.new_empty([evaluate(str(entry), names) if follows(entry) else size for entry, size in given])
 
 
 def entries_of(tensor: TensorSpec, leading: int) -> list[Size]:

@@ -15,7 +15,7 @@ from typing import Any
 from kernelgen.errors import GuardError, Mistake, SpecError
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.excepted import check_guards
-from kernelgen.frontend.export import LARGER, Binding, declared_dim, dims, export, joins, kind, symbols_of
+from kernelgen.frontend.export import LARGER, Binding, declared_dim, dims, export, is_sized, joins, kind, symbols_of
 from kernelgen.frontend.graph import CALL, Dim, Graph, Node, Ref
 from kernelgen.frontend.limits import with_limits
 from kernelgen.frontend.mistakes import line_of, unsupported
@@ -175,7 +175,8 @@ def _trace_at(
     outputs: tuple[Any, ...] = ()
     inputs = iter(spec.inputs)
     parts: dict[Any, tuple[TensorSpec, int]] = {}
-    """Traced inputs, each with how many of its dimensions are still in two parts."""
+    """Traced inputs, each with how many steps are left to what the reference sees: each joins a dimension's two parts,
+    and the last gives it the sizes that follow from other inputs'."""
 
     def given(node: Any) -> None:
         tensor, left = parts[node]
@@ -186,7 +187,7 @@ def _trace_at(
     for node in exported.graph.nodes:
         if node.op == "placeholder":
             tensor = next(inputs)
-            parts[node] = tensor, len(joins(tensor))
+            parts[node] = tensor, len(joins(tensor)) + is_sized(tensor)
             given(node)
         elif node.op == "output":
             outputs = node.args[0]
@@ -222,7 +223,7 @@ def _trace_at(
 
 
 def _joins(node: Any, parts: dict[Any, tuple[TensorSpec, int]]) -> bool:
-    """Whether a node puts two parts of an input's dimension together; sizes may be asked before."""
+    """Whether a node is one of these steps; sizes may be asked before."""
     return bool(node.args and parts.get(node.args[0], (None, 0))[1]) and hasattr(node.meta.get("val"), "shape")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 _CHUNK = 2**22
@@ -19,6 +21,15 @@ def first_difference(a: torch.Tensor, b: torch.Tensor) -> int | None:
         if bool(differs.any()):
             return start * _CHUNK + int(differs.to(torch.uint8).argmax())
     return None
+
+
+def unravel(place: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """The index of a flat position (row-major)."""
+    index = []
+    for size in reversed(shape):
+        place, rest = divmod(place, size)
+        index.append(rest)
+    return tuple(reversed(index))
 
 
 def _bits(x: torch.Tensor) -> torch.Tensor:

@@ -47,7 +47,8 @@ def hidden_cases(operator: Operator, cases: Sequence[Case], device: str, *, larg
         Case(sizes, dtypes, layout=layout, hidden=True, given=given)
         for (sizes, layout), (dtypes, given) in zip(derived, itertools.cycle(bindings), strict=False)
     ]
-    result = [_served(operator, case) for case in result if _has_indices(operator, case)]
+    result = [_served(operator, case) for case in result]
+    result = [case for case in result if memory.has_shapes(operator, case) and _has_indices(operator, case)]
     if operator.multiplied:
         result = [_bounded(operator, case) for case in result]
     if device == "cuda":
@@ -170,7 +171,8 @@ def _bounded(operator: Operator, case: Case) -> Case:
         if memory.largest_step(operator, case) <= _MANY:
             break
         if name not in kept[:1] if len(kept) < len(names) else _product(case.sizes[name]) > -small:
-            case = replace(case, sizes={**case.sizes, name: min(-small, _product(case.sizes[name]))}, label="")
+            smaller = replace(case, sizes={**case.sizes, name: min(-small, _product(case.sizes[name]))}, label="")
+            case = smaller if memory.has_shapes(operator, smaller) else case
     return case
 
 
@@ -214,6 +216,7 @@ def _large(operator: Operator, cases: Sequence[Case]) -> list[Case]:
             tried = [_grown(operator, Case(sizes, base.dtypes, given=base.given), name, over) for sizes in (few, least)]
             grown = [case for case in tried if case is not None]
             found += [next((case for case in grown if not _is_refused(operator, case)), grown[0])] if grown else []
+    found = [case for case in found if memory.has_shapes(operator, case)]
     return list({case.label: replace(case, hidden=True) for case in found}.values())
 
 
@@ -240,6 +243,8 @@ def _product(size: int | tuple[int, ...]) -> int:
 def _is_refused(operator: Operator, case: Case) -> bool:
     """Whether the baseline's checks, which look at shapes alone, refuse the case."""
     operator = operator.at(case)
+    if not memory.has_shapes(operator, case):
+        return True
     given = [torch.empty(case.shape(t), dtype=case.dtype(t), device="meta") for t in operator.inputs]
     try:
         operator.baseline(*given)

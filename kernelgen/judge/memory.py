@@ -120,10 +120,16 @@ def shrunken(operator: Operator, case: Case, device: str) -> Case:
     tensors = (*operator.inputs, *operator.outputs)
     while True:
         names = [n for t in tensors if math.prod(case.shape(t)) > SHRUNKEN_ELEMENTS for n in _free(case, t)]
-        if not names:
+        smaller = {n: replace(case, sizes={**case.sizes, n: _halved(case.sizes[n])}) for n in dict.fromkeys(names)}
+        possible = [n for n, other in smaller.items() if has_shapes(operator, other)]
+        if not possible:
             return case
-        name = max(names, key=lambda n: _extent(case.sizes[n]))
-        case = replace(case, sizes={**case.sizes, name: _halved(case.sizes[name])})
+        case = smaller[max(possible, key=lambda n: _extent(case.sizes[n]))]
+
+
+def has_shapes(operator: Operator, case: Case) -> bool:
+    """Whether no size of an input that follows from other sizes, such as `H - 2`, is below 0."""
+    return all(size >= 0 for t in operator.inputs for size in case.shape(t))
 
 
 def _free(case: Case, tensor: Tensor) -> list[str]:

@@ -11,7 +11,7 @@ from itertools import product
 import torch
 
 from . import memory
-from .bits import first_difference
+from .bits import first_difference, unravel
 from .bounds import BACKWARD, CAP, PIECE, POOL, K, Tally, misplaced, otherwise, unsteady
 from .casts import decide, narrowed, rounding
 from .choices import Measure, Oracle, Part, remark, selected_alike, undoubted
@@ -593,12 +593,3 @@ def _check_bits(run: _Run) -> Outcome:
             complaint = f"{tensor.name}{list(index)} is {worst.got}, not {worst.expected}; bit-identical is wanted"
             return Outcome(complaint, max_error=abs(worst.got - worst.expected), worst=worst)
     return Outcome()
-
-
-def unravel(place: int, shape: Sequence[int]) -> tuple[int, ...]:
-    """The index of a flat position (row-major)."""
-    index = []
-    for size in reversed(shape):
-        place, rest = divmod(place, size)
-        index.append(rest)
-    return tuple(reversed(index))

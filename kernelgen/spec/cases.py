@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from kernelgen.spec.choices import combinations
 from kernelgen.spec.layout import Layout, broken
 from kernelgen.spec.model import ELLIPSIS, Case, Given, OperatorSpec, Place, SizeValue
-from kernelgen.spec.sizes import names_in
+from kernelgen.spec.sizes import follows, names_in
 from kernelgen.spec.tree import Finding
 
 Sizes = tuple[tuple[str, SizeValue], ...]
@@ -105,6 +105,10 @@ def _violations(spec: OperatorSpec, case: Case) -> Iterator[str]:
     """A message for each constraint that a case breaks."""
     tensors: dict[str, object] = {t.name: Layout(case.shape(t.shape), case.dtype(t.dtype)) for t in spec.tensors}
     tensors |= dict(case.given)
+    for tensor in spec.inputs:
+        for entry in tensor.shape:
+            if follows(entry) and int(str(case.size(entry))) < 0:
+                yield f"the size '{entry}' of {tensor.name} is {case.size(entry)} for these sizes"
     for constraint in spec.constraints:
         reason = broken(constraint.text, tensors)
         if reason is not None:

@@ -11,7 +11,7 @@ from kernelgen.spec.choices import MOST
 from kernelgen.spec.declared import Declared, DeclaredTensor
 from kernelgen.spec.model import CUSTOM, DTYPES, ELLIPSIS, STRATEGIES, Place
 from kernelgen.spec.nearest import hint, nearest
-from kernelgen.spec.sizes import is_expression, is_multiple, names_in
+from kernelgen.spec.sizes import bound_by, names_in
 from kernelgen.spec.tree import Finding, Map, Seq, Text, Tree
 
 
@@ -82,14 +82,18 @@ def _shapes(parts: Declared) -> Iterator[Finding]:
             for name in names_in(entry):
                 if name not in bound:
                     yield place, f"size '{name}' is bound by no input{hint(name, bound)}"
-    always = {name for t in parts.inputs if not t.optional for entry, _ in t.shape or () for name in names_in(entry)}
+    anywhere = {bound_by(entry) for t in parts.inputs for entry, _ in t.shape or ()}
+    always = {bound_by(entry) for t in parts.inputs if not t.optional for entry, _ in t.shape or ()}
     for tensor in parts.inputs:
         for entry, place in tensor.shape or ():
             for name in names_in(entry):
-                if name not in always:
+                if name not in anywhere:
+                    yield (
+                        place,
+                        f"no size follows from '{entry}': give an input a dimension '{name}', or a multiple of it",
+                    )
+                elif name not in always:
                     yield place, f"size '{name}' is bound by optional inputs alone, which a call may leave out"
-            if is_expression(entry) and not is_multiple(str(entry)):
-                yield place, f"an input's size is a name, a number or a number times a name, not '{entry}'"
 
 
 def _dtypes(tree: Map, parts: Declared) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from kernelgen.spec.model import ELLIPSIS, Constraint, OperatorSpec, Place, TensorFacts
 from kernelgen.spec.nearest import hint
-from kernelgen.spec.sizes import is_expression, multiple
+from kernelgen.spec.sizes import follows, is_expression, multiple
 from kernelgen.spec.tree import shorten
 
 MAX_CHARACTERS = 300
@@ -91,7 +91,7 @@ def written_sizes(spec: OperatorSpec) -> dict[str, str]:
     found: dict[str, str] = {}
     for tensor in spec.inputs:
         for d, entry in enumerate(tensor.shape):
-            if entry == ELLIPSIS or not isinstance(entry, str):
+            if entry == ELLIPSIS or not isinstance(entry, str) or follows(entry):
                 continue
             factor, name = multiple(entry) if is_expression(entry) else (1, entry)
             said = f"{tensor.name}.shape[{tensor.dim(d)}]"

@@ -56,6 +56,18 @@ def parts(entry: str) -> tuple[int | str, int | str]:
     return (name, factor) if entry.strip().startswith(name) else (factor, name)
 
 
+def bound_by(entry: object) -> str | None:
+    """The name whose size follows from an entry of a shape, where it is that name or a multiple of it."""
+    if not is_expression(entry):
+        return entry if isinstance(entry, str) else None
+    return multiple(str(entry))[1] if is_multiple(str(entry)) else None
+
+
+def follows(entry: object) -> bool:
+    """Whether an entry of a shape binds no size: it follows from names that are bound elsewhere, as `H - 2` does."""
+    return is_expression(entry) and not is_multiple(str(entry))
+
+
 def is_multiple(entry: str) -> bool:
     try:
         multiple(entry)

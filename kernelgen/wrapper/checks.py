@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from kernelgen.spec.constraints import conjuncts, failing, message
 from kernelgen.spec.model import ELLIPSIS, OPTION, SCALAR, OperatorSpec, Size, TensorSpec
-from kernelgen.spec.sizes import is_expression, multiple, renamed
+from kernelgen.spec.sizes import follows, is_expression, multiple, renamed
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,17 @@ def _shape_checks(spec: OperatorSpec) -> list[Check]:
         whole = _whole_check(spec, tensor, always[:number], known)
         found = [whole] if whole is not None else [*_size_checks(spec, tensor, known, plain)]
         every += [_of_optional(tensor, check) for check in found]
-    return every
+    firsts = {tensor.shape: tensor for tensor in reversed(spec.tensors)}.values()  # others must equal one of these
+    return every + [_of_optional(t, check) for t in firsts for check in _following_checks(spec, t)]
+
+
+def _following_checks(spec: OperatorSpec, tensor: TensorSpec) -> Iterator[Check]:
+    """A check of every dimension that follows from sizes of other inputs."""
+    for position, entry in enumerate(tensor.shape):
+        if follows(entry):
+            place, wanted = dimension(tensor, position), _spelt(spec, entry)
+            said = f"{place} must equal {wanted}, {{{wanted}}}, got shape {{tuple({tensor.name}.shape)}}"
+            yield Check(f"{place} != {wanted}", f"{spec.name}: {said}")
 
 
 def _size_checks(
@@ -106,6 +116,8 @@ def _size_checks(
         place = dimension(tensor, position)
         if isinstance(entry, int):
             found.append(Check(f"{place} != {entry}", f"{spec.name}: {place} must be {entry}, got shape {got}"))
+        elif follows(entry):
+            continue  # once the ranks of all are known
         elif is_expression(entry):
             factor, name = multiple(entry)
             condition, wanted = f"{place} % {factor}", f"be a multiple of {factor}"
@@ -199,7 +211,7 @@ def _spelt(spec: OperatorSpec, size: Size) -> str:
     places: dict[str, str] = {}
     for tensor in sorted(spec.inputs, key=lambda t: t.optional):
         for position, entry in enumerate(tensor.shape):
-            if isinstance(entry, str) and entry != ELLIPSIS:
+            if isinstance(entry, str) and entry != ELLIPSIS and not follows(entry):
                 factor, name = multiple(entry) if is_expression(entry) else (1, entry)
                 place = dimension(tensor, position)
                 places.setdefault(name, place if factor == 1 else f"{place} // {factor}")

@@ -488,6 +488,43 @@ def test_the_gradient_of_what_is_moved_is_moved_back(name: str) -> None:
     check(replace(sample(lines, inputs, outputs, sizes, constraints=needs), dtypes=(("T", ("float32",)),)))
 
 
+FOLLOWING: dict[str, tuple[str, dict[str, str], dict[str, str], dict[str, Any]]] = {
+    "windows within": (
+        "return torch.relu(F.conv2d(x, w))", {"x": "B C H W", "w": "J C 3 3"}, {"out": "B J H-2 W-2"},
+        {"B": 2, "C": 3, "H": 5, "W": 7, "J": 4},
+    ),
+    "windows apart": (
+        "return torch.tanh(F.conv2d(x, w, stride=2, padding=1))", {"x": "B C H W", "w": "J C 3 3"},
+        {"out": "B J (H-1)//2+1 (W-1)//2+1"}, {"B": 2, "C": 3, "H": 8, "W": 7, "J": 4},
+    ),
+    "windows without what they read": (
+        "return F.conv_transpose1d(x, w)", {"x": "B C L", "w": "C J 3"}, {"out": "B J L+2"}, {"B": 2, "C": 3, "L": 9, "J": 4}
+    ),
+    "windows of windows": (
+        "return torch.relu(F.conv1d(torch.relu(F.conv1d(x, w)), v))", {"x": "B C L", "w": "J C 3", "v": "K J 2"},
+        {"out": "B K L-3"}, {"B": 2, "C": 3, "L": 9, "J": 4, "K": 2},
+    ),
+    "differences": ("return torch.sigmoid(x[..., 1:] - x[..., :-1])", {"x": "A D"}, {"out": "A D-1"}, {"A": 3, "D": 19}),
+    "more of them": ("return F.pad(x, (1, 2)).exp()", {"x": "... D"}, {"out": "... D+3"}, HALVES),
+    "joined": ("return torch.cat((x, y), 1).exp()", {"x": "A D", "y": "A E"}, {"out": "A D+E"}, {"A": 3, "D": 9, "E": 4}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOLLOWING)
+def test_gradients_of_outputs_whose_sizes_follow_from_those_of_inputs(name: str) -> None:
+    lines, inputs, outputs, sizes = FOLLOWING[name]
+    windows = {"windows within": ("x.shape[2] >= 3", "x.shape[3] >= 3"), "windows of windows": ("x.shape[2] >= 4",)}
+    check(
+        replace(sample(lines, inputs, outputs, sizes, constraints=windows.get(name, ())), dtypes=(("T", ("float32",)),))
+    )
+
+
+def test_a_gradient_reads_sizes_where_they_stand_by_themselves() -> None:
+    """That of a pad is a part of its output's, in which no name stands alone: the input is there for its shape."""
+    (part,) = derived(load_spec(SPECS / "pad.yaml")).parts
+    assert [(t.name, t.shape, t.role) for t in part.spec.inputs][1:] == [("x", ("...", "D"), "like")]
+
+
 def test_the_gradients_of_pieces_are_joined_and_those_of_joins_cut() -> None:
     (lines,) = references(load_spec(SPECS / "glu.yaml"))
     assert "    grad_x = torch.cat((grad_out * sigmoid, grad_piece), dim=-1)" in lines
@@ -537,7 +574,7 @@ def test_what_has_no_derivative_here_is_refused_by_name(lines: str, message: str
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("avg_pool2d", "the gradient of moved elements"), ("pad", "a gradient of the size D \\+ 3, which binds no size")],
+    [("avg_pool2d", "the gradient of moved elements")],
 )
 def test_gradients_of_shipped_operators_that_are_refused(name: str, message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):

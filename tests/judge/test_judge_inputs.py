@@ -322,6 +322,25 @@ def test_tiles_are_wider_on_a_gpu_that_has_the_memory(reference, elements, devic
     assert memory.wider(op, one, device) == times
 
 
+def cropped(grad, x):
+    return grad * x[:, 4:]
+
+
+def test_no_case_has_sizes_below_zero(monkeypatch):
+    """Those of an input may follow from others': H - 4 is none of 0, 1, 2 and 3."""
+    monkeypatch.setattr(devices, "free_bytes", lambda device: 2**40)
+    grad, x = judge.Tensor("grad", ("N", "H - 4"), "float32"), judge.Tensor("x", ("N", "H"), "float32")
+    out = judge.Tensor("out", ("N", "H - 4"), "float32")
+    op = judge.Operator("op", cropped, cropped, cropped, (grad, x), (out,))
+    cases = [judge.Case({"N": 2, "H": 9}, {})]
+    for device in ("cpu", "cuda"):
+        found = hidden.hidden_cases(op, cases, device, large=device == "cuda")
+        assert len(found) > 3
+        assert all(size >= 0 for case in found for size in case.shape(grad))
+    wide = judge.Case({"N": 2**20, "H": 7}, {})
+    assert memory.shrunken(op, wide, "cpu").sizes["H"] >= 4
+
+
 def chosen(x, w):
     return (x @ w).argmax(-1)
 
