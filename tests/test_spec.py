@@ -729,6 +729,11 @@ def test_a_size_of_an_input_may_follow_from_those_of_others() -> None:
             "3:26: no size follows from 'T - 1': give an input a dimension 'T'",
         ),
         ("T: 5", "T: 0", "12:7: the size 'T - 1' of y is -1 for these sizes"),
+        (
+            "y, shape: [N, T - 1]",
+            "y, shape: [N, T // 0]",
+            "12:7: the size 'T // 0' of y divides by zero for these sizes",
+        ),
     ],
 )
 def test_a_size_that_follows_from_nothing_or_is_below_zero_is_a_mistake(old: str, new: str, message: str) -> None:

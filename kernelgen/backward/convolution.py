@@ -6,10 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
+from kernelgen.backward.moved import moved
 from kernelgen.backward.tape import Tape, needed
+from kernelgen.frontend import indices as ix
 from kernelgen.frontend.build import Refused
 from kernelgen.frontend.convolution_gradients import options, written
 from kernelgen.frontend.graph import CALL, Convolution, Dim, Graph, Node, Ref, seen_through
+from kernelgen.spec.sizes import check_size, is_expression
 
 _FUNCTIONS = ("torch.nn.functional.conv", "torch.nn.grad.conv")
 _THROUGH = ("add", "sub", "round", "reshape")
@@ -118,30 +121,61 @@ def stored(tape: Tape, g: Ref, dtype: str, name: str, kinds: Mapping[str, str]) 
 
 
 def gradients(tape: Tape, node: Node, g: Ref) -> Iterator[tuple[int, Ref]]:
-    """What input, weight and bias get. Raises Refused where there is more padding on one side, which torch's calls
-    do not know, or a transposed convolution leaves more places behind the last than its stride."""
+    """What input, weight and bias get. With more padding behind, which torch's calls do not know, they are those of an
+    input with these zeros. Raises Refused where a transposed convolution leaves more places behind the last than its
+    stride."""
     windows = node.convolution
     assert windows is not None
     given, weight, *bias = (a for a in node.args if isinstance(a, Ref))
     rank = len(node.shape) - 2
     function = str(node.attrs[1]).partition("(")[0]
     g = tape.view("expand", g, node.shape)
+    own = given
+    if not windows.transposed and windows.padding != windows.behind:
+        given = _padded(tape, given, windows, str(node.attrs[0]))
+        windows = replace(windows, behind=windows.padding)
     of_weight = (weight, given, g)
     if windows.transposed:
         if any(rest >= stride for rest, stride in zip(windows.behind, windows.stride, strict=True)):
             raise Refused(f"the gradient of {function} with output_padding of its stride or more")
         of_input = f"torch.nn.functional.conv{rank}d({{2}}, {{1}}{options(windows)})"
         of_weight = (weight, g, given)
-    elif windows.padding != windows.behind:
-        raise Refused(f"the gradient of {function} with more padding on one side (pad its input)")
     else:
         of_input = _of_input(rank, windows, tape.node(weight).shape)
-    yield given.node, _call(tape, node, (given, weight, g), of_input, given)
+    yield own.node, _within(tape, _call(tape, node, (given, weight, g), of_input, given), tape.node(own).shape)
     yield weight.node, _call(tape, node, of_weight, written("weight", rank, windows), weight)
     for one in bias:
         total = tape.sum(g, tuple(d for d in range(-rank - 2, 0) if d != -rank - 1))
         if total is not None:
             yield one.node, tape.view("reshape", total, tape.node(one).shape)
+
+
+def _padded(tape: Tape, x: Ref, windows: Convolution, dtype: str) -> Ref:
+    """The input in the dtype that a convolution reads, with what is padded behind it beyond what is before it."""
+    more = [behind - before for before, behind in zip(windows.padding, windows.behind, strict=True)]
+    shape, dims = list(tape.node(x).shape), [d - len(more) for d, n in enumerate(more) if n]
+    places = [ix.number(n) for count in more if count for n in (0, count)]
+    for d in dims:
+        shape[d] = _longer(shape[d], more[d])
+    return tape.round(moved(tape, "pad", [x], tuple(shape), dims, *places), dtype)
+
+
+def _longer(dim: Dim, by: int) -> Dim:
+    """A size and a number."""
+    if all(isinstance(atom, int) for atom in dim):
+        return (prod(atom for atom in dim if isinstance(atom, int)) + by,)
+    terms = (f"({atom})" if isinstance(atom, str) and is_expression(atom) else str(atom) for atom in dim)
+    return (check_size(f"{' * '.join(terms)} + {by}"),)
+
+
+def _within(tape: Tape, x: Ref, shape: tuple[Dim, ...]) -> Ref:
+    """The part of a tensor that begins where it does."""
+    for d in range(-len(shape), 0):
+        known = tape.node(x).shape
+        if known[d] != shape[d]:
+            cut = (*known[: len(known) + d], shape[d], *known[len(known) + d + 1 :])
+            x = moved(tape, "slice", [x], cut, [d, 1], ix.number(0))
+    return x
 
 
 def _of_input(rank: int, windows: Convolution, weight: tuple[Dim, ...]) -> str:

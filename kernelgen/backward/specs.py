@@ -123,8 +123,10 @@ class _Writer:
         return TensorSpec(name, tuple(_entry(dim) for dim in node.shape), self.tape.saved.get(i, "float32"))
 
     def _likes(self, inputs: list[TensorSpec], wanted: list[TensorSpec]) -> Iterator[TensorSpec]:
-        """Inputs of which only the shape or the dtype is needed: those that outputs have and no other input shows."""
+        """Inputs of which only the shape or the dtype is needed: those that outputs have and no other input shows, and
+        sizes from which those of others follow."""
         sizes = {bound_by(e) for t in inputs for e in t.shape}
+        followed = {n for t in inputs for e in t.shape for n in names_in(e)}
         kinds = {t.dtype for t in inputs}
         variables = {name for name, _ in self.spec.dtypes}
         scattered = {name for name, i in self.part.gradients if self.tape.nodes[i].op in SCATTERS}
@@ -134,6 +136,11 @@ class _Writer:
             if new or zeros or (tensor.dtype in variables and tensor.dtype not in kinds):
                 sizes |= new
                 kinds.add(tensor.dtype)
+                yield TensorSpec(tensor.name, tensor.shape, tensor.dtype, "like")
+        for tensor in self.spec.inputs:
+            new = ({bound_by(e) for e in tensor.shape} & followed) - sizes
+            if new:
+                sizes |= new
                 yield TensorSpec(tensor.name, tensor.shape, tensor.dtype, "like")
 
     def text(self) -> str:

@@ -96,7 +96,7 @@ def quick_on_host(operator: Operator, case: Case, device: str) -> bool:
     if not min(sizes):  # torch's kernels for the host refuse some weights without elements
         return False
     steps = _steps(operator, case)
-    return steps.are_all and steps.most <= HOST_ELEMENTS and steps.products <= HOST_PRODUCTS
+    return steps.are_all and steps.most <= HOST_ELEMENTS and steps.products() <= HOST_PRODUCTS
 
 
 def accuracy_left_out(operator: Operator, case: Case, device: str, most: int = FIXED_ELEMENTS) -> str:
@@ -128,8 +128,11 @@ def shrunken(operator: Operator, case: Case, device: str) -> Case:
 
 
 def has_shapes(operator: Operator, case: Case) -> bool:
-    """Whether no size of an input that follows from other sizes, such as `H - 2`, is below 0."""
-    return all(size >= 0 for t in operator.inputs for size in case.shape(t))
+    """Whether every size of an input that follows from other sizes, such as `H - 2`, is one: none is below 0."""
+    try:
+        return all(size >= 0 for t in operator.inputs for size in case.shape(t))
+    except ZeroDivisionError:
+        return False
 
 
 def _free(case: Case, tensor: Tensor) -> list[str]:
@@ -165,17 +168,23 @@ class _Steps(EagerMode):  # type: ignore[no-untyped-call]
 
     most = 0
     """Elements of the largest result of any."""
-    products = 0
-    """That are summed, in all of them together."""
     are_all = True
     """Whether these are all steps: those where shapes depend on values are not known."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._calls: list[tuple[Any, ...]] = []
+
+    def products(self) -> int:
+        """How many are summed, in all steps together."""
+        return sum(multiplied(*call) for call in self._calls)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         self.most = max(self.most, *(x.numel() for x in tree_leaves(result) if isinstance(x, torch.Tensor)), 0)
-        self.products += multiplied(func, args, kwargs or {}, result)
+        self._calls.append((func, args, kwargs or {}, result))
         return result
 
 
@@ -187,7 +196,7 @@ def largest_step(operator: Operator, case: Case) -> int:
 
 def _steps(operator: Operator, case: Case) -> _Steps:
     """The steps of the reference, found without memory."""
-    steps = _Steps()  # type: ignore[no-untyped-call]
+    steps = _Steps()
     given = [torch.empty(case.shape(t), dtype=case.dtype(t), device="meta") for t in operator.inputs]
     try:
         with torch.no_grad(), steps:

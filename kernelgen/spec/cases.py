@@ -101,14 +101,26 @@ def turning(numbers: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted(n for n in near if 128 < n <= 1 << 24))
 
 
+def _impossible(spec: OperatorSpec, case: Case) -> Iterator[str]:
+    """A message for each size of an input that follows from others and is none."""
+    for tensor in spec.inputs:
+        for entry in filter(follows, tensor.shape):
+            try:
+                (size,) = case.shape((entry,))
+            except ZeroDivisionError:
+                yield f"the size '{entry}' of {tensor.name} divides by zero for these sizes"
+                continue
+            if size < 0:
+                yield f"the size '{entry}' of {tensor.name} is {size} for these sizes"
+
+
 def _violations(spec: OperatorSpec, case: Case) -> Iterator[str]:
     """A message for each constraint that a case breaks."""
+    if impossible := list(_impossible(spec, case)):
+        yield from impossible
+        return
     tensors: dict[str, object] = {t.name: Layout(case.shape(t.shape), case.dtype(t.dtype)) for t in spec.tensors}
     tensors |= dict(case.given)
-    for tensor in spec.inputs:
-        for entry in tensor.shape:
-            if follows(entry) and int(str(case.size(entry))) < 0:
-                yield f"the size '{entry}' of {tensor.name} is {case.size(entry)} for these sizes"
     for constraint in spec.constraints:
         reason = broken(constraint.text, tensors)
         if reason is not None:

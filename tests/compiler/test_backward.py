@@ -506,6 +506,8 @@ FOLLOWING: dict[str, tuple[str, dict[str, str], dict[str, str], dict[str, Any]]]
     ),
     "differences": ("return torch.sigmoid(x[..., 1:] - x[..., :-1])", {"x": "A D"}, {"out": "A D-1"}, {"A": 3, "D": 19}),
     "more of them": ("return F.pad(x, (1, 2)).exp()", {"x": "... D"}, {"out": "... D+3"}, HALVES),
+    "only joined": ("return torch.cat((x, y), 1)", {"x": "A D", "y": "A E"}, {"out": "A D+E"}, {"A": 3, "D": 9, "E": 4}),
+    "a part of one": ("return x[:, 2:] + y", {"x": "A D", "y": "D-2"}, {"out": "A D-2"}, {"A": 3, "D": 19}),
     "joined": ("return torch.cat((x, y), 1).exp()", {"x": "A D", "y": "A E"}, {"out": "A D+E"}, {"A": 3, "D": 9, "E": 4}),
 }  # fmt: skip
 
@@ -513,10 +515,11 @@ FOLLOWING: dict[str, tuple[str, dict[str, str], dict[str, str], dict[str, Any]]]
 @pytest.mark.parametrize("name", FOLLOWING)
 def test_gradients_of_outputs_whose_sizes_follow_from_those_of_inputs(name: str) -> None:
     lines, inputs, outputs, sizes = FOLLOWING[name]
-    windows = {"windows within": ("x.shape[2] >= 3", "x.shape[3] >= 3"), "windows of windows": ("x.shape[2] >= 4",)}
-    check(
-        replace(sample(lines, inputs, outputs, sizes, constraints=windows.get(name, ())), dtypes=(("T", ("float32",)),))
-    )
+    needs = {
+        "windows within": ("x.shape[2] >= 3", "x.shape[3] >= 3"), "windows of windows": ("x.shape[2] >= 4",),
+        "a part of one": ("x.shape[1] >= 3",),
+    }.get(name, ())  # fmt: skip
+    check(replace(sample(lines, inputs, outputs, sizes, constraints=needs), dtypes=(("T", ("float32",)),)))
 
 
 def test_a_gradient_reads_sizes_where_they_stand_by_themselves() -> None:

@@ -61,6 +61,9 @@ FORMS = {
         {"x": "B 4 6 8", "w": "4 1 3 3", "v": "5 4 1 1"},
         "B 5 3 4",
     ),
+    "more padding behind": of(
+        "return torch.relu(F.conv2d(x, w, padding='same'))", {**IMAGE, "w": "6 4 2 4"}, "B 6 6 7"
+    ),
     "scaled by channel": of("return torch.tanh(F.conv2d(x, w) * s)", {**IMAGE, "s": "6 1 1"}, "B 6 4 5"),
 }
 
@@ -72,20 +75,25 @@ def test_gradients_are_those_of_autograd(name: str) -> None:
 
 @st.composite
 def convolutions(draw: st.DrawFn) -> Sample:
-    """A convolution of any rank, stride, padding, dilation and groups, transposed or not, with what may follow it."""
+    """A convolution of any rank, stride, padding, dilation and groups, transposed or not, of an image whose sizes are
+    numbers or names, with what may follow it."""
     rank = draw(st.sampled_from([1, 2, 2, 3]))
     groups, transposed = draw(st.sampled_from([1, 1, 2, 4])), draw(st.booleans())
-    window, size = (tuple(draw(st.integers(*ends)) for _ in range(rank)) for ends in ((1, 3), (5, 7)))
+    window, size = (tuple(draw(st.integers(*ends)) for _ in range(rank)) for ends in ((1, 4), (7, 8)))
     stride, padding, dilation = (draw(st.integers(*ends)) for ends in ((1, 2), (0, 1), (1, 2)))
     rest = draw(st.integers(0, stride - 1)) if transposed else 0
+    is_same = not transposed and stride == 1 and draw(st.booleans())
     reach = [dilation * (k - 1) for k in window]
-    if transposed:
+    names = draw(st.sampled_from([(), (), ("P", "Q", "R")]))[:rank]
+    if is_same:
+        out = list(size)
+    elif transposed:
         out = [(n - 1) * stride - 2 * padding + r + rest + 1 for n, r in zip(size, reach, strict=True)]
     else:
         out = [(n + 2 * padding - r - 1) // stride + 1 for n, r in zip(size, reach, strict=True)]
     given, made = (groups, groups) if groups > 2 else (2 * groups, 3 * groups)
     weight = (given, made // groups) if transposed else (made, given // groups)
-    words = [("stride", stride, 1), ("padding", padding, 0), ("output_padding", rest, 0)]
+    words = [("stride", stride, 1), ("padding", "'same'" if is_same else padding, 0), ("output_padding", rest, 0)]
     words += [("groups", groups, 1), ("dilation", dilation, 1)]
     options = "".join(f", {name}={value}" for name, value, usual in words if value != usual)
     name = f"conv_transpose{rank}d" if transposed else f"conv{rank}d"
@@ -95,7 +103,27 @@ def convolutions(draw: st.DrawFn) -> Sample:
     around = draw(st.sampled_from(["{}", "torch.relu({})", "F.silu({})", "{} * 0.5", "torch.sigmoid({}) * 2.0"]))
     if bias:
         inputs["c"] = str(made)
-    return of(f"return {around.format(called)}", inputs, f"B {made} " + " ".join(map(str, out)))
+    made_of, needs = [str(n) for n in out], []
+    if names:
+        inputs["x"] = f"B {given} " + " ".join(names)
+        beyond = [n - stride * m if transposed else 2 * padding - r for n, m, r in zip(out, size, reach, strict=True)]
+        followed = [_following(name, n, stride, transposed) for name, n in zip(names, beyond, strict=True)]
+        made_of = list(names) if is_same else followed
+        least = [0 if transposed or is_same else r - 2 * padding + 1 for r in reach]
+        needs = [f"x.shape[{d}] >= {n}" for d, n in enumerate(least, start=2) if n > 1]
+    sizes = {"B": 2, **dict(zip(names, size, strict=False))}
+    found = of(f"return {around.format(called)}", inputs, f"B {made} " + " ".join(made_of), sizes)
+    return replace(found, constraints=tuple(needs))
+
+
+def _following(name: str, beyond: int, stride: int, transposed: bool) -> str:
+    """What is made of a size by that name, as torch says it. `beyond`: places that windows have beyond the image's, or of
+    a transposed convolution elements beyond its stride's multiple."""
+    if transposed:
+        multiple = name if stride == 1 else f"{stride}*{name}"
+        return f"{multiple}{beyond:+}" if beyond else multiple
+    first = f"{name}{beyond + 1 - stride:+}" if beyond + 1 - stride else name
+    return first if stride == 1 else f"({first})//{stride}+1"
 
 
 @settings(RANDOM, max_examples=40)
@@ -178,7 +206,6 @@ def test_a_forward_saves_what_would_be_convolved_again_and_nothing_else() -> Non
 @pytest.mark.parametrize(
     ("lines", "weight", "output", "said"),
     [
-        ("F.conv2d(x, w, padding='same')", "6 4 2 2", "B 6 6 7", "with more padding on one side"),
         (
             "F.conv_transpose2d(x, w, dilation=3, output_padding=2)",
             "4 6 2 2",
