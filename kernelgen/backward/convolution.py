@@ -12,7 +12,7 @@ from kernelgen.frontend import indices as ix
 from kernelgen.frontend.build import Refused
 from kernelgen.frontend.convolution_gradients import options, written
 from kernelgen.frontend.graph import CALL, Convolution, Dim, Graph, Node, Ref, seen_through
-from kernelgen.spec.sizes import check_size, is_expression
+from kernelgen.spec.sizes import check_size, size_text
 
 _FUNCTIONS = ("torch.nn.functional.conv", "torch.nn.grad.conv")
 _THROUGH = ("add", "sub", "round", "reshape")
@@ -164,8 +164,7 @@ def _longer(dim: Dim, by: int) -> Dim:
     """A size and a number."""
     if all(isinstance(atom, int) for atom in dim):
         return (prod(atom for atom in dim if isinstance(atom, int)) + by,)
-    terms = (f"({atom})" if isinstance(atom, str) and is_expression(atom) else str(atom) for atom in dim)
-    return (check_size(f"{' * '.join(terms)} + {by}"),)
+    return (check_size(f"{size_text(dim)} + {by}"),)
 
 
 def _within(tape: Tape, x: Ref, shape: tuple[Dim, ...]) -> Ref:

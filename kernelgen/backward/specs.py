@@ -18,7 +18,7 @@ from kernelgen.frontend.graph import DOT, SCATTERS, VIEWS, Node, Ref
 from kernelgen.render import render
 from kernelgen.spec import parse_spec
 from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec, Size, TensorSpec
-from kernelgen.spec.sizes import bound_by, names_in
+from kernelgen.spec.sizes import bound_by, names_in, size_text
 
 
 @dataclass(frozen=True)
@@ -295,7 +295,7 @@ def _is_product(node: Node) -> bool:
 
 
 def _entry(dim: tuple[int | str, ...]) -> Size:
-    return dim[0] if len(dim) == 1 else " * ".join(map(str, dim)) or 1
+    return dim[0] if len(dim) == 1 else size_text(dim) if dim else 1
 
 
 def _columns(tensors: list[TensorSpec]) -> list[str]:

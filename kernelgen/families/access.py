@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from kernelgen.families.naming import RESERVED
-from kernelgen.families.space import product, size_text
+from kernelgen.families.space import product
 from kernelgen.families.values import Index, Lowered, Stored, Unlowerable, Value, axes_of, expressions
 from kernelgen.frontend.graph import Atom, same_size
 from kernelgen.frontend.indices import Expr, leaves, number
 from kernelgen.frontend.operations import of_kind
 from kernelgen.spec.constraints import facts_of
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, TensorSpec
-from kernelgen.spec.sizes import is_expression, names_in, renamed
+from kernelgen.spec.sizes import is_expression, names_in, renamed, size_text
 
 
 @dataclass(frozen=True)

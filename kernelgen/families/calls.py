@@ -23,14 +23,13 @@ from kernelgen.families.kernel import body_of
 from kernelgen.families.matmul.lowering import ProductBody
 from kernelgen.families.partition import Group
 from kernelgen.families.registry import row_of
-from kernelgen.families.space import size_text
 from kernelgen.frontend.graph import CALL, DOT, VIEWS, Atom, Dim, Graph, Node, Output, Ref, SizeOf, seen_through
 from kernelgen.frontend.indices import leaves
 from kernelgen.frontend.operations import KIND_NOUNS, OPERATIONS
 from kernelgen.frontend.products import rounded_first
 from kernelgen.plan import KernelPlan, Operand, Step, TorchCall, View
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size, TensorFacts, TensorSpec
-from kernelgen.spec.sizes import bound_by, names_in
+from kernelgen.spec.sizes import bound_by, names_in, size_text
 
 Lower = Callable[[OperatorSpec, Graph], KernelPlan]
 _EACH = ("map", "cast", "read", "view", "move")

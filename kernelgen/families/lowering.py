@@ -18,7 +18,7 @@ from kernelgen.families.joins import Cut, chosen_part, cuts, in_parts, is_simple
 from kernelgen.families.padding import identity
 from kernelgen.families.quotients import divides_row, exact_quotients, inverse
 from kernelgen.families.ranges import known, simpler
-from kernelgen.families.space import atoms_of, not_of_rows, size_text, sizes_of, space_of, split
+from kernelgen.families.space import atoms_of, not_of_rows, sizes_of, space_of, split
 from kernelgen.families.transposed import turned
 from kernelgen.families.values import (
     REVERSE,
@@ -59,6 +59,7 @@ from kernelgen.frontend.indices import Condition, Expr
 from kernelgen.frontend.joined import in_order
 from kernelgen.frontend.operations import LIMITS
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.spec.sizes import size_text
 
 
 def lower_values(spec: OperatorSpec, graph: Graph) -> Lowered:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kernelgen.families.values import Index, NotWhole, Space, Unlowerable
 from kernelgen.frontend.graph import INDEXED, REDUCTIONS, SCANS, Atom, Dim, Graph, Node, Ref, same_size
-from kernelgen.spec.sizes import is_expression
+from kernelgen.spec.sizes import size_text
 
 
 def space_of(graph: Graph, *, apart: bool) -> Space:
@@ -86,13 +86,6 @@ def sizes_of(shape: tuple[Dim, ...]) -> tuple[Atom, ...]:
 def exact_sizes(graph: Graph) -> tuple[tuple[Atom, int], ...]:
     """`Graph.rounded`, with sizes as shapes have them."""
     return tuple((size, most) for dim, most in graph.rounded for size in sizes_of((dim,)))
-
-
-def size_text(dim: Dim) -> str:
-    """A product of sizes as Python."""
-    if len(dim) == 1:
-        return str(dim[0])
-    return " * ".join(f"({a})" if isinstance(a, str) and is_expression(a) else str(a) for a in dim)
 
 
 def product(factors: Sequence[str]) -> str:

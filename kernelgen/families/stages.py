@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from kernelgen.families.space import atoms_of, size_text
+from kernelgen.families.space import atoms_of
 from kernelgen.families.values import Unlowerable
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.graph import REDUCTIONS, SCANS, Dim, Graph, Node, Output, Ref, canonical
 from kernelgen.frontend.indices import Condition, Indexing
 from kernelgen.frontend.operations import of_kind
 from kernelgen.spec.model import OperatorSpec, TensorFacts, TensorSpec
+from kernelgen.spec.sizes import size_text
 
 _SPLITTABLE = of_kind("reduction")
 """Reductions that may be taken first along the rows and then over them."""

@@ -10,7 +10,7 @@ from kernelgen.frontend.export import Binding
 from kernelgen.frontend.graph import Dim, Output, Ref, same_size
 from kernelgen.frontend.mistakes import at_place, mistake
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec
-from kernelgen.spec.sizes import is_expression
+from kernelgen.spec.sizes import is_expression, size_text
 
 
 def outputs_of(
@@ -80,4 +80,4 @@ def _check_output(
 
 
 def _show(shape: tuple[Dim, ...]) -> str:
-    return "[" + ", ".join("*".join(str(a) for a in dim) or "1" for dim in shape) + "]"
+    return f"[{', '.join(size_text(dim) or '1' for dim in shape)}]"

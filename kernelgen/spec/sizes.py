@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv)
@@ -74,6 +74,13 @@ def is_multiple(entry: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def size_text(dim: Sequence[int | str]) -> str:
+    """A product of sizes as an expression."""
+    if len(dim) == 1:
+        return str(dim[0])
+    return " * ".join(f"({a})" if is_expression(a) else str(a) for a in dim)
 
 
 def evaluate(entry: str, sizes: Mapping[str, Any]) -> Any:

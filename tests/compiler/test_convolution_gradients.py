@@ -109,7 +109,8 @@ def convolutions(draw: st.DrawFn) -> Sample:
         beyond = [n - stride * m if transposed else 2 * padding - r for n, m, r in zip(out, size, reach, strict=True)]
         followed = [_following(name, n, stride, transposed) for name, n in zip(names, beyond, strict=True)]
         made_of = list(names) if is_same else followed
-        least = [0 if transposed or is_same else r - 2 * padding + 1 for r in reach]
+        short = [2 * padding - r - rest if transposed else r - 2 * padding for r in reach]
+        least = [0 if is_same else -(-n // stride if transposed else -n) + 1 for n in short]
         needs = [f"x.shape[{d}] >= {n}" for d, n in enumerate(least, start=2) if n > 1]
     sizes = {"B": 2, **dict(zip(names, size, strict=False))}
     found = of(f"return {around.format(called)}", inputs, f"B {made} " + " ".join(made_of), sizes)
