@@ -72,6 +72,10 @@ FORMS = {
         "z = F.conv1d(x, w, b, padding=1).view(2, 4, 3, 6, 8).permute(1, 2, 0, 3, 4)\nreturn torch.relu(z) * y",
         {"x": "24 3 8", "w": "6 3 3", "b": "6", "y": "4 3 2 6 8"}, "4 3 2 6 8", {},
     ),
+    "one channel": of(
+        "return torch.relu(F.conv2d(x, w, padding=1))", {"x": "B 1 H W", "w": "J 1 3 3"}, "B J H W",
+        {"B": 2, "H": 5, "W": 9, "J": 6},
+    ),
     "one tap": of("return F.conv2d(x, w, b)", {**IMAGE, "w": "J C 1 1"}, "B J H W", SMALL, ODD),
     "of a sequence": of(
         "return F.gelu(F.conv1d(x, w, b, padding='same'))", {"x": "B C L", "w": "J C 5", "b": "J"}, "B J L",
@@ -164,6 +168,19 @@ def test_every_variant_is_right(name: str) -> None:
             dtype = ("float32", "float16")[(at + number) % 2]
             how = ("contiguous", "outermost last", "misaligned", "transposed")[(at // 2 + number) % 4]
             check(found, op, inputs_of(found, sizes, dtype, how), (schedule, sizes, dtype, how))
+
+
+def test_one_channel_is_multiplied_in_half_precision_alone() -> None:
+    """It is no run of what is summed, and without float32 its tiles have no parts either: rows of outputs that are
+    reduced, which ask for tiles of channels, were a crash."""
+    lines = "y = F.conv1d(x, w, stride=2)\nreturn y * torch.rsqrt(y.square().mean(1, keepdim=True) + 1.0)"
+    sizes = {"B": 2, "L": 19}
+    found = of(lines, {"x": "B 1 L", "w": "6 1 3"}, "B 6 (L-3)//2+1", sizes, constraints=("x.shape[2] >= 3",))
+    found = replace(found, dtypes=(("T", ("float16",)),))
+    plan = planned(found)
+    for schedule in dict.fromkeys(schedules(plan)):
+        given = inputs_of(found, sizes, "float16", "contiguous")
+        check(found, compiled(plan, schedule), given, (schedule, sizes, "float16", "contiguous"))
 
 
 def test_channels_that_are_no_number_are_reduced_by_another_kernel() -> None:

@@ -34,7 +34,8 @@ def tiled(body: ConvolutionBody, *, folded: bool = False, parts: bool = False) -
     n = ir.Axis("n", "cols", "col_mask", "BLOCK_N", "N")
     if folded:
         return Tiled(m, n, ir.Axis("k", "ks", "k_mask", "BLOCK_K", "K"))
-    size = TURNED_CHANNELS if parts else body.run("channels").size
+    own = next((run.size for run in body.extent("k").runs if run.index == "channels"), "1")
+    size = TURNED_CHANNELS if parts else own
     return Tiled(m, n, ir.Axis("k", "channels", "k_mask", "BLOCK_K", size))
 
 
