@@ -207,16 +207,16 @@ def fit_channels(x: torch.Tensor, weight: torch.Tensor) -> bool:
     return has_copy_engine(x.device) and x.numel() > 0 and weight.numel() > 0
 
 
-def tf32_parts(x: torch.Tensor, groups: int = 1) -> int:
+def tf32_parts(x: torch.Tensor, groups: int = 1, most: int = 8) -> int:
     """How many TF32 numbers stand for an element of x[N, C, ...] in a product.
 
-    0: none, it is multiplied as it is. 1: the nearest, which torch takes too. 3: of up to 8
-    channels, which torch mostly multiplies in float32 even where TF32 is allowed; a product
-    is then high * high + low * high + high * low.
+    0: none, it is multiplied as it is. 1: the nearest, which torch takes too. 3: of up to
+    `most` channels, which torch mostly multiplies in float32 even where TF32 is allowed; a
+    product is then high * high + low * high + high * low.
     """
     if x.dtype != torch.float32 or convolution_precision() != "tf32":
         return 0
-    return 3 if x.shape[1] <= 8 and groups == 1 else 1
+    return 3 if x.shape[1] <= most and groups == 1 else 1
 
 
 @triton.jit

@@ -311,16 +311,16 @@ def fit_channels(x: torch.Tensor, weight: torch.Tensor) -> bool:
     return has_copy_engine(x.device) and x.numel() > 0 and weight.numel() > 0
 
 
-def tf32_parts(x: torch.Tensor, groups: int = 1) -> int:
+def tf32_parts(x: torch.Tensor, groups: int = 1, most: int = 8) -> int:
     """How many TF32 numbers stand for an element of x[N, C, ...] in a product.
 
-    0: none, it is multiplied as it is. 1: the nearest, which torch takes too. 3: of up to 8
-    channels, which torch mostly multiplies in float32 even where TF32 is allowed; a product
-    is then high * high + low * high + high * low.
+    0: none, it is multiplied as it is. 1: the nearest, which torch takes too. 3: of up to
+    `most` channels, which torch mostly multiplies in float32 even where TF32 is allowed; a
+    product is then high * high + low * high + high * low.
     """
     if x.dtype != torch.float32 or convolution_precision() != "tf32":
         return 0
-    return 3 if x.shape[1] <= 8 and groups == 1 else 1
+    return 3 if x.shape[1] <= most and groups == 1 else 1
 
 
 @triton.jit
@@ -699,8 +699,14 @@ def conv3d_bias(
             tiles_w = cdiv(W, block_w)
             tiles_m = tiles_images * tiles_d * tiles_h * tiles_w
             tiles_n = cdiv(N, options["BLOCK_N"])
-            x_last = channels_last(x, tf32_parts(x))
-            weight_rows = packed_weight(weight, options["BLOCK_K"], tf32_parts(x))
+            x_last = channels_last(
+                x, tf32_parts(x, most=8 if weight.shape[0] > 32 else 3)
+            )
+            weight_rows = packed_weight(
+                weight,
+                options["BLOCK_K"],
+                tf32_parts(x, most=8 if weight.shape[0] > 32 else 3),
+            )
             x_desc = TensorDescriptor.from_tensor(
                 x_last.movedim(1, -1),
                 [block_b, block_d, block_h, block_w, options["BLOCK_K"]],
@@ -741,8 +747,14 @@ def conv3d_bias(
         elif kernel is conv3d_bias_pointers_kernel:
             tiles_m = cdiv(M, options["BLOCK_M"])
             tiles_n = cdiv(N, options["BLOCK_N"])
-            x_last = channels_last(x, tf32_parts(x))
-            weight_rows = packed_weight(weight, options["BLOCK_K"], tf32_parts(x))
+            x_last = channels_last(
+                x, tf32_parts(x, most=8 if weight.shape[0] > 32 else 3)
+            )
+            weight_rows = packed_weight(
+                weight,
+                options["BLOCK_K"],
+                tf32_parts(x, most=8 if weight.shape[0] > 32 else 3),
+            )
             grid = (tiles_m * tiles_n,)
             kernel[grid](
                 x_last,

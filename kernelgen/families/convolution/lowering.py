@@ -96,6 +96,11 @@ multiplies most of them in float32 though TF32 is allowed (see `schedules.multip
 convolutions it multiplies mostly in TF32; three parts are no slower there (0.95 of the time of one, H200, 3 channels,
 KernelBench level 2's 50, 58, 89 and 96)."""
 
+NARROW, NARROW_PART_CHANNELS = 32, 3
+"""In three dimensions of space the same for at most so many output channels: of 4 to 8 channels torch's call multiplies
+these in TF32 (H200, 8 to 16, KernelBench level 2's 8: torch is off by 1.36 of its tolerance, three parts by 0.01, in
+1.45 times the time of one)."""
+
 
 def may_have_parts(body: ConvolutionBody) -> bool:
     """Whether there may be so few channels."""

@@ -9,7 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, prod
 
-from kernelgen.families.convolution.lowering import PART_CHANNELS, SPACE, ConvolutionBody, may_have_parts
+from kernelgen.families.convolution.lowering import (
+    NARROW,
+    NARROW_PART_CHANNELS,
+    PART_CHANNELS,
+    SPACE,
+    ConvolutionBody,
+    may_have_parts,
+)
 from kernelgen.families.convolution.phases import phases_of
 from kernelgen.families.family import LIBRARY as LIBRARY
 from kernelgen.families.family import Kernels, Refusal, Table, Variant
@@ -42,10 +49,10 @@ space they are left to torch's call: 617 us of 3 channels, in boxes 1044 without
 then it multiplies in TF32 what it may multiply in float32 as it lies (see `multiplies_as_torch`; KernelBench level 2's
 79, of 3 channels, is off by 18 times its tolerance then, 0.01 before), and of few channels of halves it gives NaN where
 a sum is infinite (cuDNN 9: 116 of 756 results of 4 channels of spread 100). Phases are multiplied in boxes."""
-NARROW, NARROW_CHANNELS = 32, 8
-"""Output and input channels in three dimensions of space that are left to torch's call too, turned: 1225 us by 2272 in
-boxes without the turn (H200, 3x3x3 of 8 to 16 channels). More output channels of so few it multiplies in float32 as
-they lie (8 to 64, KernelBench level 2's 90: off by 0.008 of KernelBench's tolerance, in TF32 by 3.4)."""
+NARROW_CHANNELS = 8
+"""Input channels in three dimensions of space that are left to torch's call for `NARROW` output channels, turned: 1225
+us by 2272 in boxes without the turn (H200, 3x3x3 of 8 to 16 channels). More output channels of so few it multiplies in
+float32 as they lie (8 to 64, KernelBench level 2's 90: off by 0.008 of KernelBench's tolerance, in TF32 by 3.4)."""
 
 LEAST_DEPTH, LEAST_COLUMNS = 16, 32
 """What a tile sums at once, and its output channels, at the least: what the matrix units take."""
@@ -447,7 +454,7 @@ def multiplies_as_torch(body: ConvolutionBody, channels: int, columns: int) -> R
     4 also turned; in three dimensions 3, and up to 8 by 64, none turned; transposed ones mostly in TF32.
     """
     few = body.windows.groups == 1 and not body.windows.transposed and channels <= PART_CHANNELS
-    exact = few and (body.rank < 3 or channels <= 3 or columns > NARROW)
+    exact = few and (body.rank < 3 or channels <= NARROW_PART_CHANNELS or columns > NARROW)
     turned = _LIBRARY.replace(channels_last=True) if body.rank == 3 or channels > 4 else None
 
     def refusal(schedule: Schedule) -> str | None:

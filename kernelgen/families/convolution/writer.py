@@ -10,7 +10,14 @@ from math import prod
 
 from kernelgen.families.access import Access, Group
 from kernelgen.families.bounds import scalar
-from kernelgen.families.convolution.lowering import SPACE, ConvolutionBody, may_have_parts
+from kernelgen.families.convolution.lowering import (
+    NARROW,
+    NARROW_PART_CHANNELS,
+    PART_CHANNELS,
+    SPACE,
+    ConvolutionBody,
+    may_have_parts,
+)
 from kernelgen.families.convolution.phases import Phases, phases_of
 from kernelgen.families.matmul.writer import PRECISION, Tiled, Writer, multiplies_float32
 from kernelgen.families.values import Value
@@ -215,9 +222,7 @@ class ConvolutionWriter(Writer):
         if self.body.windows.transposed:
             parted = f"{weight}.unflatten(0, ({groups}, -1)).transpose(1, 2).flatten(0, 1)"
             by_output = parted if groups > 1 else f"{weight}.transpose(0, 1)"
-        parts = ""
-        if self.tf32:
-            parts = f", tf32_parts({given}, groups={groups})" if groups > 1 else f", tf32_parts({given})"
+        parts = f", tf32_parts({given}{self._most_parted(weight)})" if self.tf32 else ""
         if self.strips:
             how = self.body.windows
             ends = tuple(zip(how.padding, how.behind, strict=True))
@@ -226,6 +231,15 @@ class ConvolutionWriter(Writer):
             return (self.turned(given), rows), (self.turned(weight), packed)
         packed = f'packed_weight({by_output}, options["BLOCK_K"]{parts})'
         return (self.turned(given), f"channels_last({given}{parts})"), (self.turned(weight), packed)
+
+    def _most_parted(self, weight: str) -> str:
+        """What `tf32_parts` is told of the channels that are multiplied in parts, if those are not the usual ones."""
+        how = self.body.windows
+        if how.groups > 1:
+            return f", groups={how.groups}"
+        if self.body.rank < 3 or how.transposed:
+            return ""
+        return f", most={PART_CHANNELS} if {weight}.shape[0] > {NARROW} else {NARROW_PART_CHANNELS}"
 
     def turned(self, tensor: str) -> str:
         """What the wrapper calls a tensor whose channels it has lie side by side."""
