@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from kernelgen.frontend.build import Refused
 from kernelgen.frontend.graph import Dim, Node
 from kernelgen.spec.model import ELLIPSIS, TensorSpec
-from kernelgen.spec.sizes import follows, is_expression, is_multiple, multiple
+from kernelgen.spec.sizes import is_multiple, multiple
 
 Shape = tuple[Dim, ...]
 
@@ -80,6 +80,5 @@ class Sizes:
 def _shape(tensor: TensorSpec) -> Shape:
     """The shape of a declared tensor as the graph has it."""
     return tuple(
-        multiple(str(entry)) if is_expression(entry) and not follows(entry) else () if entry == 1 else (entry,)
-        for entry in tensor.shape
+        multiple(str(entry)) if is_multiple(str(entry)) else () if entry == 1 else (entry,) for entry in tensor.shape
     )

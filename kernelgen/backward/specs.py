@@ -17,8 +17,8 @@ from kernelgen.frontend.build import Refused
 from kernelgen.frontend.graph import DOT, SCATTERS, VIEWS, Node, Ref
 from kernelgen.render import render
 from kernelgen.spec import parse_spec
-from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec, Size, TensorSpec
-from kernelgen.spec.sizes import bound_by, names_in, size_text
+from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec, TensorSpec
+from kernelgen.spec.sizes import bound_by, names_in, size_entry
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class _Writer:
         while name in taken:
             name, number = f"{wanted}_{number}", number + 1
         taken.add(name)
-        return TensorSpec(name, tuple(_entry(dim) for dim in node.shape), self.tape.saved.get(i, "float32"))
+        return TensorSpec(name, tuple(map(size_entry, node.shape)), self.tape.saved.get(i, "float32"))
 
     def _likes(self, inputs: list[TensorSpec], wanted: list[TensorSpec]) -> Iterator[TensorSpec]:
         """Inputs of which only the shape or the dtype is needed: those that outputs have and no other input shows, and
@@ -292,10 +292,6 @@ class _Writer:
 
 def _is_product(node: Node) -> bool:
     return node.op == DOT or convolves(node)
-
-
-def _entry(dim: tuple[int | str, ...]) -> Size:
-    return dim[0] if len(dim) == 1 else size_text(dim) if dim else 1
 
 
 def _columns(tensors: list[TensorSpec]) -> list[str]:

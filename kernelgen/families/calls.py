@@ -28,8 +28,8 @@ from kernelgen.frontend.indices import leaves
 from kernelgen.frontend.operations import KIND_NOUNS, OPERATIONS
 from kernelgen.frontend.products import rounded_first
 from kernelgen.plan import KernelPlan, Operand, Step, TorchCall, View
-from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size, TensorFacts, TensorSpec
-from kernelgen.spec.sizes import bound_by, names_in, size_text
+from kernelgen.spec.model import ELLIPSIS, OperatorSpec, TensorFacts, TensorSpec
+from kernelgen.spec.sizes import bound_by, names_in, size_entry
 
 Lower = Callable[[OperatorSpec, Graph], KernelPlan]
 _EACH = ("map", "cast", "read", "view", "move")
@@ -249,7 +249,7 @@ class _Cut:
     def _elements(self, i: int, k: int) -> int:
         """How many elements a value has in a case."""
         if (i, k) not in self.counts:
-            self.counts[i, k] = prod(self.cases[k].shape(tuple(_entry(dim) for dim in self.graph.nodes[i].shape)))
+            self.counts[i, k] = prod(self.cases[k].shape(tuple(map(size_entry, self.graph.nodes[i].shape))))
         return self.counts[i, k]
 
     def _itemsize(self, tensor: TensorSpec, k: int) -> int:
@@ -298,7 +298,7 @@ class _Cut:
             node = self.graph.nodes[i]
             source = node.args[0]
             assert isinstance(source, Ref)
-            shape = tuple(_entry(dim) for dim in node.shape)
+            shape = tuple(map(size_entry, node.shape))
             views.insert(0, View(node.op, tuple(int(d) for d in node.attrs) if node.op == "permute" else shape))
             i = source.node
         return Operand(self.stored[i], tuple(views))
@@ -320,7 +320,7 @@ class _Cut:
     def _tensor(self, i: int, name: str) -> TensorSpec:
         node = self.graph.nodes[i]
         if i in self.declared:
-            return replace(self.declared[i], name=name, shape=tuple(_entry(dim) for dim in node.shape))
+            return replace(self.declared[i], name=name, shape=tuple(map(size_entry, node.shape)))
         return self._scratch(i, name)
 
     def _scratch(self, i: int, name: str) -> TensorSpec:
@@ -331,7 +331,7 @@ class _Cut:
             dtype = str(seen.attrs[0])
         else:
             dtype = self._product_dtype(i) or ("float32" if node.dtype == "float" else node.dtype)
-        return TensorSpec(name, tuple(_entry(dim) for dim in node.shape), dtype)
+        return TensorSpec(name, tuple(map(size_entry, node.shape)), dtype)
 
     def _leaves(self, i: int) -> list[int]:
         """What a value is computed from element by element."""
@@ -502,7 +502,3 @@ def _atoms(graph: Graph) -> tuple[Atom, ...]:
             used = (*node.indexing.places, *(e for c in node.indexing.conditions for e in (c.left, c.right)))
             found += [n for e in used for leaf in leaves(e) for atom in leaf.size for n in names_in(atom)]
     return tuple(dict.fromkeys(found))
-
-
-def _entry(dim: Dim) -> Size:
-    return dim[0] if len(dim) == 1 else size_text(dim) if dim else 1

@@ -17,7 +17,7 @@ from kernelgen.frontend.graph import REDUCTIONS, SCANS, Dim, Graph, Node, Output
 from kernelgen.frontend.indices import Condition, Indexing
 from kernelgen.frontend.operations import of_kind
 from kernelgen.spec.model import OperatorSpec, TensorFacts, TensorSpec
-from kernelgen.spec.sizes import size_text
+from kernelgen.spec.sizes import size_entry
 
 _SPLITTABLE = of_kind("reduction")
 """Reductions that may be taken first along the rows and then over them."""
@@ -245,7 +245,7 @@ def _scratch_names(spec: OperatorSpec, graph: Graph, cuts: list[int]) -> dict[in
 
 
 def _tensor(name: str, node: Node) -> TensorSpec:
-    shape = tuple(dim[0] if len(dim) == 1 else size_text(dim) if dim else 1 for dim in node.shape)
+    shape = tuple(map(size_entry, node.shape))
     return TensorSpec(name, shape, "float32" if node.dtype == "float" else node.dtype)
 
 

@@ -22,7 +22,7 @@ from kernelgen.frontend.rule import Refused
 from kernelgen.spec.cases import admits, turning, usual_sizes
 from kernelgen.spec.constraints import check, written_sizes
 from kernelgen.spec.model import ELLIPSIS, SCALAR, OperatorSpec, Size, SizeValue, TensorSpec
-from kernelgen.spec.sizes import check_size, evaluate, follows, is_expression, parts
+from kernelgen.spec.sizes import check_size, evaluate, follows, is_expression, is_multiple, parts
 
 _PRIMES = (
     *(37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113, 127, 131, 137, 139, 149, 151),
@@ -196,7 +196,7 @@ def _parts_of(entry: Size) -> tuple[Size, ...]:
 def joins(tensor: TensorSpec) -> tuple[int, ...]:
     """Where the second part of each dimension stands that is declared as a product, once those behind it are joined;
     the last first."""
-    products = [i for i, entry in enumerate(tensor.shape) if is_expression(entry) and not follows(entry)]
+    products = [i for i, entry in enumerate(tensor.shape) if is_multiple(str(entry))]
     places = [(tensor.dim(i), before) for before, i in enumerate(products)]
     return tuple(i if i < 0 else i + before + 1 for i, before in reversed(places))
 

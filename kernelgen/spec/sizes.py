@@ -83,6 +83,11 @@ def size_text(dim: Sequence[int | str]) -> str:
     return " * ".join(f"({a})" if is_expression(a) else str(a) for a in dim)
 
 
+def size_entry(dim: Sequence[int | str]) -> int | str:
+    """A product of sizes as an entry of a shape."""
+    return dim[0] if len(dim) == 1 else size_text(dim) if dim else 1
+
+
 def evaluate(entry: str, sizes: Mapping[str, Any]) -> Any:
     """The value of an expression that `check_size` accepts, for whole numbers or torch's symbolic ones."""
     return eval(compile(entry, "<size>", "eval"), {"__builtins__": {}}, dict(sizes))
