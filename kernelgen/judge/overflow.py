@@ -1,25 +1,42 @@
 """What overflows float32 on the way to a result: PyTorch and kernels go on with infinity there, of which 1 / sqrt is 0,
-where an oracle in float64 has a number."""
+where an oracle in float64 has a number. Of a sum it depends on the order: of 3e38 + 2e38 - 4e38 the first two are
+infinite, the outer two are not.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
 from .bounds import CAP
+from .contractions import GRADIENTS, PRODUCTS, Contraction, Gradient, contraction, gradient
 from .eager import EagerMode
 from .model import Case, Function, Operator
 from .oracle import STEPWISE, Tiling, in_float64, steps
 
 _MOST = torch.finfo(torch.float32).max
+_INFINITE = 2.0**500
+"""In an infinite operand's place where the parts of a sum are added up: its products are finite in float64."""
+_SUMS = frozenset(["sum", "mean"])
+
+PARTIAL = (math.inf, -math.inf, math.nan)
+"""What a sum may be beside its value where what its positive, its negative, or both parts come to overflows: some order
+has these first. NaN is a sum of parts that were infinite."""
 
 
 class _InRange(EagerMode):  # type: ignore[no-untyped-call]
     """Makes every float64 result of a step infinite that float32 does not have, also where torch takes several in one;
     and a mean of which the sum is."""
+
+    def __init__(self, partial: float | None = None) -> None:
+        """`partial`: of PARTIAL, what every sum is that can be so; None: none is, be it added up in whichever order."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._partial = partial
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -36,14 +53,56 @@ class _InRange(EagerMode):  # type: ignore[no-untyped-call]
             terms = given[0].numel() / max(x.numel(), 1) if func.overloadpacket is torch.ops.aten.mean else 1.0
             return torch.where(x.abs() * terms > _MOST, x * torch.inf, x)
 
-        return tree_map_only(torch.Tensor, limited, func(*args, **(kwargs or {})))
+        result = func(*args, **(kwargs or {}))
+        if self._partial is not None:
+            result = self._added_up(func, args, kwargs or {}, result)
+        return tree_map_only(torch.Tensor, limited, result)
+
+    def _added_up(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+        """The result of a step, of which sums are what they can be that overflow on the way."""
+        name = func.overloadpacket.__name__
+        if name == GRADIENTS:
+            calls = [gradient(Gradient(func, n), args[:-1]) if args[-1][n] else None for n in (0, 1)]
+            found = [x if c is None else self._of_products(c, args, x) for c, x in zip(calls, result, strict=False)]
+            return (*found, result[2])
+        if name in PRODUCTS:
+            return self._of_products(contraction(func, name, args, kwargs), args, result)
+        if name not in _SUMS or result.dtype != torch.float64:
+            return result
+        terms = args[0].numel() / max(result.numel(), 1) if name == "mean" else 1.0
+        above, below = (terms * func(x, *args[1:], **kwargs) for x in _parts(args[0]))
+        return self._overflown(result, above, below)
+
+    def _of_products(self, called: Contraction, args: tuple[Any, ...], result: torch.Tensor) -> torch.Tensor:
+        if result.dtype != torch.float64:
+            return result
+        with _disable_current_modes():
+            (a, less_a), (b, less_b) = (_parts(args[place]) for place in called.places)
+            alike = called.product(a, b) + called.product(less_a, less_b)  # all of one sign
+            unlike = called.product(a, less_b) + called.product(less_a, b)
+            added = (result - (alike - unlike)).nan_to_num_(0.0, 0.0, 0.0)
+            terms = torch.stack([alike, -unlike, added])  # a negative factor of all turns their signs
+            return self._overflown(result, terms.clamp(min=0).sum(0), (-terms).clamp(min=0).sum(0))
+
+    def _overflown(self, right: torch.Tensor, above: torch.Tensor, below: torch.Tensor) -> torch.Tensor:
+        """Sums whose positive parts come to `above`, and whose negative ones to minus `below`."""
+        assert self._partial is not None
+        where = {math.inf: above > _MOST, -math.inf: below > _MOST}.get(self._partial)
+        where = (above > _MOST) & (below > _MOST) & ~right.isnan() if where is None else where & right.isfinite()
+        return torch.where(where, self._partial, right)
 
 
-def _in_range(function: Function) -> Function:
-    """The function, whose float64 results are infinite beyond float32 at every step."""
+def _parts(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What is positive, and what is negative without its sign, be it infinite; else 0."""
+    numbers = x.nan_to_num(0.0, _INFINITE, -_INFINITE)
+    return numbers.clamp(min=0), (-numbers).clamp(min=0)
+
+
+def in_range(function: Function, partial: float | None = None) -> Function:
+    """The function, whose float64 results are infinite beyond float32 at every step. `partial`: as in `_InRange`."""
 
     def limited(*arguments: torch.Tensor) -> Any:
-        with _InRange():  # type: ignore[no-untyped-call]
+        with _InRange(partial):
             return function(*arguments)
 
     return limited
@@ -62,7 +121,7 @@ def excused(
     tiling, any_excused = Tiling(operator, case), False
     for box in tiling.boxes():
         cut = [tiling.cut(t, x, box) for t, x in zip(operator.inputs, arguments, strict=True)]
-        right, limited = in_float64(operator.pure, cut), in_float64(_in_range(operator.pure), cut)
+        right, limited = in_float64(operator.pure, cut), in_float64(in_range(operator.pure), cut)
         for i, tensor in enumerate(operator.outputs):
             if not got[i].dtype.is_floating_point:
                 continue

@@ -320,10 +320,12 @@ class Stored(EagerMode):
         return result
 
     def _scaled(self, x: torch.Tensor) -> torch.Tensor:
-        """Rounded as a multiple of it is, one a row: kernels multiply weights before they are divided by their sum."""
+        """Rounded as a multiple of it is, one a row: kernels multiply weights before they are divided by their sum. No
+        number is infinite for that: such weights are 1 at most."""
         assert self._errors is not None
         of_rows = x.new_empty((*x.shape[:-1], 1)).uniform_(1, 2, generator=self._errors.generator)
-        return self._rounded(x * of_rows) / of_rows
+        scaled = self._rounded(x * of_rows) / of_rows
+        return torch.where(scaled.isfinite(), scaled, self._rounded(x))
 
 
 class _Replaced(torch.autograd.Function):

@@ -12,7 +12,7 @@ import torch
 
 from . import memory
 from .bits import first_difference, unravel
-from .bounds import BACKWARD, CAP, PIECE, POOL, K, Tally, misplaced, otherwise, unsteady
+from .bounds import BACKWARD, CAP, PIECE, POOL, K, Tally, otherwise, unsteady
 from .casts import decide, narrowed, rounding
 from .choices import Measure, Oracle, Part, remark, selected_alike, undoubted
 from .contractions import Errors, Pair
@@ -22,7 +22,7 @@ from .masks import drawn, hidden
 from .model import Case, Function, Operator, Worst
 from .mutants import LARGEST, Reject, Suite, bounded
 from .oracle import PROBE, TILE_BYTES, Noise, Tiling, in_float64, worst_order
-from .overflow import excused
+from .overflow import PARTIAL, excused, in_range
 from .readings import LOOSEST, in_doubt, read_otherwise, settled_by, the_other_way
 from .selections import Selection
 from .stored import Storing
@@ -319,7 +319,7 @@ def _tiles(run: _Run, tiling: Tiling, visit: Visit, casts: frozenset[torch.dtype
             part = Part(i, box, got, eager, ref, probed, own, selects=bool(oracle.found))
             if bool(in_doubt(part).any()):
                 part = _unseen(run, oracle, storing, read_otherwise(operator, cut, part))
-            if bool(_undecidable(run, part).any()):
+            if bool(_undecidable(part).any()):
                 part = _settled(run, cut, part, generator)
             visit(undoubted(part, oracle.alternatives_of(i), _slack(run, i, casts)))
 
@@ -516,10 +516,10 @@ def _masks(run: _Run, function: Function, cut: Sequence[torch.Tensor]) -> list[P
     return hidden(noted)
 
 
-def _undecidable(run: _Run, part: Part) -> torch.Tensor:
-    """Where an error may decide between NaN, infinity and a number. Of what is stored on the way one that is no error
-    of the result decides between infinity and a large number, too."""
-    return otherwise(part.got, part.eager, part.ref) if run.products else in_doubt(part)
+def _undecidable(part: Part) -> torch.Tensor:
+    """Where an error may decide between NaN, infinity and a number. Of what is stored or added on the way one that is
+    no error of the result decides between infinity and a large number, too."""
+    return otherwise(part.got, part.eager, part.ref)
 
 
 def _settled(run: _Run, cut: Sequence[torch.Tensor], part: Part, generator: torch.Generator) -> Part:
@@ -529,8 +529,7 @@ def _settled(run: _Run, cut: Sequence[torch.Tensor], part: Part, generator: torc
     doubt. What sums of products are off by decides as well, and what is stored of them."""
     got, ref = part.got, part.ref
     ways = _stored_ways(run, generator)
-    undecided, doubtful = torch.zeros_like(ref, dtype=torch.bool), _undecidable(run, part)
-    differs = otherwise if run.products else misplaced
+    undecided, doubtful = torch.zeros_like(ref, dtype=torch.bool), _undecidable(part)
     for n in range(_SETTLING):
         how = ways[n % len(ways)]
         called = how is not None and how.called
@@ -538,11 +537,27 @@ def _settled(run: _Run, cut: Sequence[torch.Tensor], part: Part, generator: torc
             how = replace(how, known=Known())
         moved = in_float64(run.operator.pure, cut, Noise(generator), stored=how, spelled_out=True)[part.output]
         stored = moved.to(got.dtype)
-        differing = differs(stored, ref.to(got.dtype), ref)
-        undecided |= differing & ~differs(got, stored, stored) if called else differing
+        differing = otherwise(stored, ref, ref)
+        undecided |= differing & ~otherwise(got, stored, stored) if called else differing
         if bool(undecided[doubtful].all()):
             break
+    if bool((doubtful & ~undecided).any()):
+        undecided |= _overflows_on_the_way(run, cut, part, generator)
     return replace(part, ref=torch.where(undecided & doubtful, got.to(ref.dtype), ref))
+
+
+def _overflows_on_the_way(
+    run: _Run, cut: Sequence[torch.Tensor], part: Part, generator: torch.Generator
+) -> torch.Tensor:
+    """Where the candidate has the NaN or infinity that follows if a step, or a sum in some order, overflows float32."""
+    got, ref = part.got, part.ref
+    found = torch.zeros_like(ref, dtype=torch.bool)
+    for n in range(_SETTLING):
+        partial = (None, *PARTIAL)[n % 4]
+        limited = in_range(run.operator.pure, partial)
+        stored = in_float64(limited, cut, Noise(generator), spelled_out=True)[part.output].to(got.dtype)
+        found |= otherwise(stored, ref, ref) & ~otherwise(got, stored, stored)
+    return found
 
 
 def _stored_ways(run: _Run, generator: torch.Generator) -> Sequence[Storing | None]:

@@ -78,7 +78,8 @@ def set_to_tf32():
     ids=lambda x: x.__name__ if callable(x) else "-".join(map(str, x.values())) if isinstance(x, dict) else "",
 )
 def test_torchs_own_is_right_and_every_wrong_product_is_told(inputs, reference, sizes, dtype):
-    found = judged(operator(inputs, reference), sizes, dtype)
+    # one draw in 200 makes a row of single products too small to be missed
+    found = judged(operator(inputs, reference), sizes, dtype, seeds=3)
     assert found.passed, found.message
     assert found.undiscriminated == ()
     assert found.told.keys() >= ALWAYS
