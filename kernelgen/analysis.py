@@ -274,8 +274,8 @@ def _call_flops(call: TorchCall, seen: list[tuple[int, ...]], result: tuple[int,
         extents = {name: n for names, shape in named for name, n in zip(names, shape, strict=True)}
         return 2 * prod(extents.values())
     if kind.endswith(("_input", "_weight")) and kind.startswith("conv"):  # as the forward, whose result is seen last
-        weight = seen[0 if kind.endswith("_weight") else 1]
-        return 2 * prod(seen[2]) * prod(weight) // max(weight[0], 1)
+        weight = result if kind.endswith("_weight") else seen[-2]
+        return 2 * prod(seen[-1]) * prod(weight) // max(weight[0], 1)
     if kind.startswith("conv"):  # the weight once for every place of the result; transposed, of the input
         data, weight = seen[:2]
         return 2 * prod(data if "transpose" in kind else result) * prod(weight) // max(weight[0], 1)

@@ -185,7 +185,8 @@ def _of_input(rank: int, windows: Convolution, weight: tuple[Dim, ...]) -> str:
         for d, size in zip(windows.dilation, weight[2:], strict=True)
     ]
     before = tuple(r - p for r, p in zip(reach, windows.padding, strict=True))
-    if set(windows.stride) == {1} and weight[:2] == ((windows.groups,), ()) and min(before, default=0) >= 0:
+    by_itself = not windows.groups or weight[:2] == ((windows.groups,), ())
+    if set(windows.stride) == {1} and by_itself and min(before, default=0) >= 0:
         turned = f"{{1}}.flip({', '.join(str(d) for d in range(-rank, 0))})"
         around = options(replace(windows, padding=before, behind=before))
         return f"torch.nn.functional.conv{rank}d({{2}}, {turned}{around})"

@@ -18,7 +18,6 @@ from kernelgen.backward.tape import Tape
 from kernelgen.frontend import operations
 from kernelgen.frontend.build import BOOLEAN, Refused
 from kernelgen.frontend.graph import CALL, DOT, VIEWS, Arg, Graph, Node, Ref, broadcast
-from kernelgen.frontend.windows import DEPTHWISE
 from kernelgen.spec.model import OperatorSpec
 
 NOUNS = {
@@ -114,8 +113,6 @@ def _active(spec: OperatorSpec, graph: Graph) -> set[int]:
 def _shortcut(tape: Tape, graph: Graph, i: int, g: Ref) -> list[tuple[int, Ref]]:
     """Past the operations of a composite, where it has a derivative that is better known as a whole."""
     for made, name, operands in graph.shortcuts:
-        if made == i and name == DEPTHWISE:
-            raise Refused("the gradient of a depthwise convolution whose channels are no number (declare how many)")
         if made == i:
             parts = SHORTCUTS[name](tape, operands, Ref(i), g)
             return list(_to_operands(tape, graph.nodes[i], operands, parts))

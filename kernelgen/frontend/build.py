@@ -240,6 +240,12 @@ class Builder:
         node = self.node(x)
         return self._add(Node(op, (x,), node.shape, node.dtype, None, self.statement, (dim,)))
 
+    def place_of(self, dim: Dim, operands: Sequence[Arg]) -> str:
+        """Where an operand's shape has a size, in a call's text: `{0}.shape[1]`; "" where none has."""
+        shapes = [self.node(x).shape if isinstance(x, Ref) else () for x in operands]
+        found = ((i, d) for i, shape in enumerate(shapes) for d, own in enumerate(shape) if own == dim)
+        return next((f"{{{i}}}.shape[{d}]" for i, d in found), "")
+
     def size(self, x: Ref, dims: tuple[int, ...]) -> SizeOf:
         """The number of elements along some dimensions."""
         shape = self.node(x).shape

@@ -12,7 +12,7 @@ from typing import Any
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.convolutions import CONVOLUTIONS, convolution
 from kernelgen.frontend.export import kind
-from kernelgen.frontend.graph import CALL, Arg, Node, Ref, seen_through
+from kernelgen.frontend.graph import CALL, Arg, Node, Ref, SizeOf, seen_through
 from kernelgen.frontend.operations import RECURRENT
 from kernelgen.frontend.products import GROUPED, equation
 from kernelgen.frontend.rule import Call, Refused, Result
@@ -106,6 +106,10 @@ def _written(b: Builder, node: Any, call: Call, function: str) -> tuple[str, tup
         positional = positional and not parameter.kwarg_only
         if parameter.name == "dropout_p":
             raise Refused("attention with dropout")
+        if isinstance(value, SizeOf) and (place := b.place_of(value.dim, operands)):
+            words.append(f"{parameter.name}={place}")
+            positional = False
+            continue
         tensors = value if isinstance(value, list) and any(isinstance(v, Ref) for v in value) else [value]
         if all(isinstance(v, Ref) for v in tensors):
             word = ", ".join(map(tensor, tensors))

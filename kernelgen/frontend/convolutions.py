@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import prod
 
 from kernelgen.frontend import indices as ix
-from kernelgen.frontend.graph import DOT, Convolution, Dim, Node, Ref
+from kernelgen.frontend.graph import DOT, Convolution, Dim, Node, Ref, SizeOf
 from kernelgen.frontend.indices import Condition, Expr, Indexing
 from kernelgen.frontend.rule import Call, Refused
 
@@ -36,6 +36,8 @@ def convolution(
     places = ((3, "stride"), (7, "dilation")) if transposed else ((3, "stride"), (5, "dilation"))
     strides, dilation = (_each(call.get(i, name, 1), rank) for i, name in places)
     groups = call.get(6, "groups", 1)
+    if whole and isinstance(groups, SizeOf) and given[1] == weight[0] == groups.dim and weight[1] == ():
+        groups = 0
     if len(given) != rank + 2 or None in window or not strides or not dilation or not isinstance(groups, int):
         return None
     if min(dilation, default=1) < 1:

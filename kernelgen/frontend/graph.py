@@ -96,6 +96,7 @@ class Convolution:
     """Zeros behind the last."""
     dilation: tuple[int, ...]
     groups: int = 1
+    """0: as many as there are channels, which are no number."""
     transposed: bool = False
     """Whether every element of the input is spread over a window of the result, of which stride, dilation and padding
     are then: so many places are cut off before its first one; `behind`, torch's output padding, are left behind."""

@@ -297,7 +297,7 @@ def depthwise(rank: int) -> Rule:
         channels = groups.dim if isinstance(groups, SizeOf) else (groups,)
         if not same_size(shape[-rank - 1], channels) or not same_size(window[0], channels) or window[1] != ():
             raise Refused("a convolution that sums over channels (supported: groups == channels, depthwise)")
-        if b.whole and isinstance(groups, int):
+        if b.whole:
             raise Refused("a depthwise convolution as a whole")
         kernel = [math.prod(a for a in d if isinstance(a, int)) for d in window[2:]]
         if any(isinstance(a, str) for d in window[2:] for a in d):

@@ -56,6 +56,32 @@ FORMS = {
     "every channel by itself, of what is saved": of(
         "return F.gelu(F.conv2d(x, w, dilation=2, groups=4)) * 2.0", {"x": "B 4 9 7", "w": "4 1 3 2"}, "B 4 5 5"
     ),
+    "every channel by itself, however many": of(
+        "return F.gelu(F.conv2d(x, w, c, padding=1, groups=x.shape[1]))",
+        {"x": "B C 6 7", "w": "C 1 3 3", "c": "C"},
+        "B C 6 7",
+        {"B": 2, "C": 3},
+        {"B": 1, "C": 1},
+    ),
+    "every channel by itself in steps, however many": of(
+        "return torch.relu(F.conv1d(x, w, stride=2, groups=w.shape[0]))",
+        {"x": "B C 9", "w": "C 1 3"},
+        "B C 4",
+        {"B": 2, "C": 5},
+    ),
+    "a weight without a dimension for its one channel": of(
+        "return F.silu(F.conv1d(F.pad(x, (2, 0)), w.unsqueeze(1), groups=x.shape[1]))",
+        {"x": "B C 9", "w": "C 3"},
+        "B C 9",
+        {"B": 2, "C": 5},
+    ),
+    "a weight that is multiplied before": of("return torch.relu(F.conv2d(x, w * 0.5))", IMAGE, "B 6 4 5"),
+    "twice as many channels as a name says": of(
+        "return F.silu(F.conv2d(x, w, padding=1, groups=x.shape[1]))",
+        {"x": "B 2*C 6 7", "w": "2*C 1 3 3"},
+        "B 2*C 6 7",
+        {"B": 2, "C": 2},
+    ),
     "depthwise and separable": of(
         "y = F.silu(F.conv2d(x, w, padding=1, stride=2, groups=4))\nreturn F.conv2d(y, v)",
         {"x": "B 4 6 8", "w": "4 1 3 3", "v": "5 4 1 1"},
@@ -75,8 +101,8 @@ def test_gradients_are_those_of_autograd(name: str) -> None:
 
 @st.composite
 def convolutions(draw: st.DrawFn) -> Sample:
-    """A convolution of any rank, stride, padding, dilation and groups, transposed or not, of an image whose sizes are
-    numbers or names, with what may follow it."""
+    """A convolution of any rank, stride, padding, dilation and groups, which may be channels that are no number,
+    transposed or not, of an image whose sizes are numbers or names, with what may follow it."""
     rank = draw(st.sampled_from([1, 2, 2, 3]))
     groups, transposed = draw(st.sampled_from([1, 1, 2, 4])), draw(st.booleans())
     window, size = (tuple(draw(st.integers(*ends)) for _ in range(rank)) for ends in ((1, 4), (7, 8)))
@@ -95,9 +121,13 @@ def convolutions(draw: st.DrawFn) -> Sample:
     weight = (given, made // groups) if transposed else (made, given // groups)
     words = [("stride", stride, 1), ("padding", "'same'" if is_same else padding, 0), ("output_padding", rest, 0)]
     words += [("groups", groups, 1), ("dilation", dilation, 1)]
-    options = "".join(f", {name}={value}" for name, value, usual in words if value != usual)
     name = f"conv_transpose{rank}d" if transposed else f"conv{rank}d"
     bias = draw(st.booleans())
+    sizes = {"B": 2, **dict(zip(names, size, strict=False))}
+    if groups > 2 and draw(st.booleans()):
+        sizes["C"], given, made, weight = groups, "C", "C", ("C", 1)
+        words = [(name, "x.shape[1]" if name == "groups" else value, usual) for name, value, usual in words]
+    options = "".join(f", {name}={value}" for name, value, usual in words if value != usual)
     inputs = {"x": f"B {given} " + " ".join(map(str, size)), "w": " ".join(map(str, (*weight, *window)))}
     called = f"F.{name}(x, w{', c' if bias else ''}{options})"
     around = draw(st.sampled_from(["{}", "torch.relu({})", "F.silu({})", "{} * 0.5", "torch.sigmoid({}) * 2.0"]))
@@ -112,7 +142,6 @@ def convolutions(draw: st.DrawFn) -> Sample:
         short = [2 * padding - r - rest if transposed else r - 2 * padding for r in reach]
         least = [0 if is_same else -(-n // stride if transposed else -n) + 1 for n in short]
         needs = [f"x.shape[{d}] >= {n}" for d, n in enumerate(least, start=2) if n > 1]
-    sizes = {"B": 2, **dict(zip(names, size, strict=False))}
     found = of(f"return {around.format(called)}", inputs, f"B {made} " + " ".join(made_of), sizes)
     return replace(found, constraints=tuple(needs))
 
@@ -253,15 +282,6 @@ def test_traced_results_lie_as_the_operator_returns_them(
     given = {"x": torch.randn(2, 3, 5, 6), "weight": torch.randn(3, 3, window, window), "bias": torch.randn(3, 1, 1)}
     inputs = [(t.to(memory_format=torch.channels_last) if n in laid else t).requires_grad_() for n, t in given.items()]
     torch.library.opcheck(getattr(torch.ops.kernelgen, name).default, tuple(inputs))
-
-
-def test_a_depthwise_convolution_of_any_number_of_channels_is_refused_in_a_line() -> None:
-    lines = "return torch.relu(F.conv2d(x, w, padding=1, groups=x.shape[1]))"
-    found = of(lines, {"x": "B C 6 7", "w": "C 1 3 3"}, "B C 6 7", {"B": 2, "C": 5})
-    with pytest.raises(
-        UnsupportedError, match="depthwise convolution whose channels are no number \\(declare how many"
-    ):
-        derived(found.spec())
 
 
 class Unsteady(TorchDispatchMode):
