@@ -9,11 +9,12 @@ from functools import partial
 
 import torch
 
-from .bounds import CAP, difference, misplaced
+from .bounds import CAP, difference, misplaced, otherwise
 from .choices import Part
 from .eager import InOrder
 from .model import Operator
-from .oracle import as_tuple, in_float64
+from .oracle import Noise, as_tuple, in_float64
+from .overflow import PARTIAL, in_range
 from .stored import Storing
 
 _LARGE = 2.0**14
@@ -26,6 +27,20 @@ def in_doubt(part: Part) -> torch.Tensor:
 
 
 LOOSEST = max(CAP.values())
+
+
+def overflows_on_the_way(
+    operator: Operator, cut: Sequence[torch.Tensor], part: Part, noise: Noise, draws: int
+) -> torch.Tensor:
+    """Where the candidate has the NaN or infinity that follows if a step, or a sum in some order, overflows float32.
+    `draws`: of so many oracles, which `noise` disturbs."""
+    got, ref = part.got, part.ref
+    found = torch.zeros_like(ref, dtype=torch.bool)
+    for n in range(draws):
+        limited = in_range(operator.pure, (None, *PARTIAL)[n % 4])
+        stored = in_float64(limited, cut, noise, spelled_out=True)[part.output].to(got.dtype)
+        found |= otherwise(stored, ref, ref) & ~otherwise(got, stored, stored)
+    return found
 
 
 def settled_by(part: Part, other: torch.Tensor, most: float = LOOSEST, terms: float = 0.0) -> torch.Tensor:

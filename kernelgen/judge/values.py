@@ -22,8 +22,8 @@ from .masks import drawn, hidden
 from .model import Case, Function, Operator, Worst
 from .mutants import LARGEST, Reject, Suite, bounded
 from .oracle import PROBE, TILE_BYTES, Noise, Tiling, in_float64, worst_order
-from .overflow import PARTIAL, excused, in_range
-from .readings import LOOSEST, in_doubt, read_otherwise, settled_by, the_other_way
+from .overflow import excused
+from .readings import LOOSEST, in_doubt, overflows_on_the_way, read_otherwise, settled_by, the_other_way
 from .selections import Selection
 from .stored import Storing
 from .wrong_products import WRONG, Change, Wronged
@@ -542,22 +542,8 @@ def _settled(run: _Run, cut: Sequence[torch.Tensor], part: Part, generator: torc
         if bool(undecided[doubtful].all()):
             break
     if bool((doubtful & ~undecided).any()):
-        undecided |= _overflows_on_the_way(run, cut, part, generator)
+        undecided |= overflows_on_the_way(run.operator, cut, part, Noise(generator), _SETTLING)
     return replace(part, ref=torch.where(undecided & doubtful, got.to(ref.dtype), ref))
-
-
-def _overflows_on_the_way(
-    run: _Run, cut: Sequence[torch.Tensor], part: Part, generator: torch.Generator
-) -> torch.Tensor:
-    """Where the candidate has the NaN or infinity that follows if a step, or a sum in some order, overflows float32."""
-    got, ref = part.got, part.ref
-    found = torch.zeros_like(ref, dtype=torch.bool)
-    for n in range(_SETTLING):
-        partial = (None, *PARTIAL)[n % 4]
-        limited = in_range(run.operator.pure, partial)
-        stored = in_float64(limited, cut, Noise(generator), spelled_out=True)[part.output].to(got.dtype)
-        found |= otherwise(stored, ref, ref) & ~otherwise(got, stored, stored)
-    return found
 
 
 def _stored_ways(run: _Run, generator: torch.Generator) -> Sequence[Storing | None]:
