@@ -44,6 +44,8 @@ class Printer:
         self.taken = {*self.kinds, *assigned_names(kernel.body)}
         self.cut: dict[ir.Part, str] = {}
         """The parts of a long line that have lines of their own, and what they are called."""
+        self.texts: dict[ir.Part, Text] = {}
+        """Those that have none, as they are written out, while their lengths are compared."""
 
     def source(self) -> str:
         """The function, from its decorator on, without a line break at its end."""
@@ -130,17 +132,22 @@ class Printer:
         """An assignment. Of one that is too long for a line, parts get lines of their own, and names: those of the
         reference first, then reductions, else the longest."""
         text = self.text(value).text
-        parts = parts_of(value, self.cut)
-        if len(f"{target} = {text}") <= _WIDEST or not parts:
+        if len(f"{target} = {text}") <= _WIDEST or not (parts := parts_of(value, self.cut)):
             return [f"{target} = {text}"]
-        lengths = {part: len(self.text(part).text) for part in parts}
-        named = [part for part in parts if part.name and lengths[part] < len(text)] or parts
-        longest = max(named, key=lambda part: lengths[part] if lengths[part] < len(text) else 0)
-        part = next((part for part in parts if part.is_variable), longest)
+        part = next((part for part in parts if part.is_variable), None) or self._longest(parts, len(text))
         label = part.name or self._label(f"{stem}_{part.noun}")
         first = self._assigned(label, part.value, label)
         self.cut[part] = label
         return [*first, *self._assigned(target, value, stem)]
+
+    def _longest(self, parts: Sequence[ir.Part], whole: int) -> ir.Part:
+        """The longest of those that have a name, or else of all, if it is shorter than the whole."""
+        for part in reversed(parts):  # a part's own parts are behind it
+            self.texts[part] = self.text(part)
+        lengths = [(len(self.texts[part].text), part) for part in parts]
+        self.texts = {}
+        shorter = [(length if length < whole else 0, part) for length, part in lengths]
+        return max([found for found in shorter if found[0] and found[1].name] or shorter, key=lambda found: found[0])[1]
 
     def _label(self, wanted: str) -> str:
         """A name for a part of a line that nothing else has."""
@@ -193,7 +200,9 @@ class Printer:
             case ir.Size():
                 return Text(expr.text, SUM if " " in expr.text else ATOM)
             case ir.Part():
-                return Text(self.cut[expr]) if expr in self.cut else self.text(expr.value)
+                if expr in self.cut:
+                    return Text(self.cut[expr])
+                return self.texts[expr] if expr in self.texts else self.text(expr.value)
             case ir.Apply():
                 return self._apply(expr)
             case ir.Cast():

@@ -8,6 +8,7 @@ stands above it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from kernelgen.plan import Schedule
 
@@ -82,6 +83,13 @@ class Part:
     noun: str = "part"
     is_variable: bool = False
     """Whether the reference calls it so, and it is taken out first."""
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.value, self.name, self.noun, self.is_variable))
+
+    def __hash__(self) -> int:  # once: a long sum is a part of a part of a part
+        return self._hash
 
     @property
     def shape(self) -> Shape:
