@@ -200,9 +200,8 @@ class Printer:
             case ir.Size():
                 return Text(expr.text, SUM if " " in expr.text else ATOM)
             case ir.Part():
-                if expr in self.cut:
-                    return Text(self.cut[expr])
-                return self.texts[expr] if expr in self.texts else self.text(expr.value)
+                own = self.texts.get(expr)
+                return Text(self.cut[expr]) if expr in self.cut else own or self.text(expr.value)
             case ir.Apply():
                 return self._apply(expr)
             case ir.Cast():

@@ -335,7 +335,7 @@ def otherwise(got: torch.Tensor, eager: torch.Tensor, ref: torch.Tensor) -> torc
     if not got.dtype.is_floating_point:
         return torch.zeros(got.shape, dtype=torch.bool, device=got.device)
     stored = ref.to(got.dtype)
-    if bool((_finite(got) & _finite(eager) & _finite(stored)).all()):  # as nearly everywhere, a sixth of the time
+    if bool((finite(got) & finite(eager) & finite(stored)).all()):  # as nearly everywhere, a sixth of the time
         return torch.zeros(got.shape, dtype=torch.bool, device=got.device)
     kind = _kind(got)
     return (kind != _kind(eager)) & (kind != _kind(stored))
@@ -357,7 +357,7 @@ def _without_infinity(x: torch.Tensor) -> torch.Tensor:
     return x.double().nan_to_num(math.nan, beyond, -beyond)
 
 
-def _finite(x: torch.Tensor) -> torch.Tensor:
+def finite(x: torch.Tensor) -> torch.Tensor:
     return torch.isfinite(x.float() if x.dtype.itemsize == 1 else x)  # of float8 torch does not tell
 
 

@@ -27,14 +27,16 @@ _SUMS = frozenset(["sum", "mean"])
 PARTIAL = (math.inf, -math.inf, math.nan)
 """What a sum may be beside its value where what its positive, its negative, or both parts come to overflows: some order
 has these first. NaN is a sum of parts that were infinite."""
+Partial = int | torch.Generator
+"""Which of PARTIAL every sum is that can be so; a generator draws it, or the value, for every element of every sum."""
 
 
 class _InRange(EagerMode):  # type: ignore[no-untyped-call]
     """Makes every float64 result of a step infinite that float32 does not have, also where torch takes several in one;
     and a mean of which the sum is."""
 
-    def __init__(self, partial: float | None = None) -> None:
-        """`partial`: of PARTIAL, what every sum is that can be so; None: none is, be it added up in whichever order."""
+    def __init__(self, partial: Partial | None = None) -> None:
+        """`partial`: what sums are that overflow on the way; None: none does, be it added up in whichever order."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._partial = partial
 
@@ -86,10 +88,16 @@ class _InRange(EagerMode):  # type: ignore[no-untyped-call]
 
     def _overflown(self, right: torch.Tensor, above: torch.Tensor, below: torch.Tensor) -> torch.Tensor:
         """Sums whose positive parts come to `above`, and whose negative ones to minus `below`."""
-        assert self._partial is not None
-        where = {math.inf: above > _MOST, -math.inf: below > _MOST}.get(self._partial)
-        where = (above > _MOST) & (below > _MOST) & ~right.isnan() if where is None else where & right.isfinite()
-        return torch.where(where, self._partial, right)
+        over, under = above > _MOST, below > _MOST
+        possible = over & right.isfinite(), under & right.isfinite(), over & under & ~right.isnan()
+        drawn: Any = self._partial
+        if isinstance(drawn, torch.Generator):
+            with _disable_current_modes():
+                choice = torch.randint(len(PARTIAL) + 1, right.shape, generator=drawn, device=drawn.device)
+                drawn = choice.to(right.device)
+        for n, where in enumerate(possible):
+            right = torch.where(where & (drawn == n), PARTIAL[n], right)
+        return right
 
 
 def _parts(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -98,7 +106,7 @@ def _parts(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return numbers.clamp(min=0), (-numbers).clamp(min=0)
 
 
-def in_range(function: Function, partial: float | None = None) -> Function:
+def in_range(function: Function, partial: Partial | None = None) -> Function:
     """The function, whose float64 results are infinite beyond float32 at every step. `partial`: as in `_InRange`."""
 
     def limited(*arguments: torch.Tensor) -> Any:

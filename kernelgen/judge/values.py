@@ -23,7 +23,15 @@ from .model import Case, Function, Operator, Worst
 from .mutants import LARGEST, Reject, Suite, bounded
 from .oracle import PROBE, TILE_BYTES, Noise, Tiling, in_float64, worst_order
 from .overflow import excused
-from .readings import LOOSEST, in_doubt, overflows_on_the_way, read_otherwise, settled_by, the_other_way
+from .readings import (
+    LOOSEST,
+    in_doubt,
+    overflows_on_the_way,
+    read_otherwise,
+    settled_by,
+    the_other_way,
+    undecidable,
+)
 from .selections import Selection
 from .stored import Storing
 from .wrong_products import WRONG, Change, Wronged
@@ -319,7 +327,7 @@ def _tiles(run: _Run, tiling: Tiling, visit: Visit, casts: frozenset[torch.dtype
             part = Part(i, box, got, eager, ref, probed, own, selects=bool(oracle.found))
             if bool(in_doubt(part).any()):
                 part = _unseen(run, oracle, storing, read_otherwise(operator, cut, part))
-            if bool(_undecidable(part).any()):
+            if bool(undecidable(part).any()):
                 part = _settled(run, cut, part, generator)
             visit(undoubted(part, oracle.alternatives_of(i), _slack(run, i, casts)))
 
@@ -516,12 +524,6 @@ def _masks(run: _Run, function: Function, cut: Sequence[torch.Tensor]) -> list[P
     return hidden(noted)
 
 
-def _undecidable(part: Part) -> torch.Tensor:
-    """Where an error may decide between NaN, infinity and a number. Of what is stored or added on the way one that is
-    no error of the result decides between infinity and a large number, too."""
-    return otherwise(part.got, part.eager, part.ref)
-
-
 def _settled(run: _Run, cut: Sequence[torch.Tensor], part: Part, generator: torch.Generator) -> Part:
     """A part whose oracle has the candidate's value where inputs that differ by an ulp of fp32 decide between NaN,
     infinity and a number: (x - mean) * inf is NaN or an infinity of either sign where x is the mean but for rounding.
@@ -529,7 +531,7 @@ def _settled(run: _Run, cut: Sequence[torch.Tensor], part: Part, generator: torc
     doubt. What sums of products are off by decides as well, and what is stored of them."""
     got, ref = part.got, part.ref
     ways = _stored_ways(run, generator)
-    undecided, doubtful = torch.zeros_like(ref, dtype=torch.bool), _undecidable(part)
+    undecided, doubtful = torch.zeros_like(ref, dtype=torch.bool), otherwise(got, part.eager, ref)
     for n in range(_SETTLING):
         how = ways[n % len(ways)]
         called = how is not None and how.called
@@ -541,9 +543,11 @@ def _settled(run: _Run, cut: Sequence[torch.Tensor], part: Part, generator: torc
         undecided |= differing & ~otherwise(got, stored, stored) if called else differing
         if bool(undecided[doubtful].all()):
             break
-    if bool((doubtful & ~undecided).any()):
-        undecided |= overflows_on_the_way(run.operator, cut, part, Noise(generator), _SETTLING)
-    return replace(part, ref=torch.where(undecided & doubtful, got.to(ref.dtype), ref))
+    taken = undecided & doubtful
+    left = undecidable(part) & ~taken
+    if bool(left.any()):
+        taken |= left & overflows_on_the_way(run.operator, cut, part, Noise(generator), left)
+    return replace(part, ref=torch.where(taken, got.to(ref.dtype), ref))
 
 
 def _stored_ways(run: _Run, generator: torch.Generator) -> Sequence[Storing | None]:

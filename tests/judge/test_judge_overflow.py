@@ -58,7 +58,7 @@ def operator(name, multiplied):
 
 
 def judged(op, kernel, seed):
-    few = {"B": 2, "C": 8, "H": 2} if op.outputs[0].shape[-1] == 3 else {"B": 4, "C": 4, "H": 10}  # in a sum
+    few = {"B": 4, "C": 8, "H": 1} if op.outputs[0].shape[-1] == 3 else {"B": 4, "C": 4, "H": 10}  # in a sum
     case = judge.Case({**few, "J": 4}, {"T": "float32"})
     return judge.accuracy_case(op, case, kernel=kernel, distributions=("normal",), seeds=1, seed=seed, mutants=False)
 
@@ -88,3 +88,62 @@ def test_what_no_order_gives_is_wrong(name, wrong):
     found = judged(op, spoiled, 3)
     assert "1 of " in found.message
     assert "in the wrong place" in found.message
+
+
+def test_two_sums_may_overflow_each_by_itself():
+    def reference(x, y):
+        return (x * LARGE).sum(1) - (y * LARGE).sum(1)
+
+    def halves(x, y):
+        one, other = ((t[:, 1::2] * LARGE).sum(1) + (t[:, ::2] * LARGE).sum(1) for t in (x, y))
+        return one - other
+
+    inputs = tuple(judge.Tensor(name, ("B", "C", "H"), "T") for name in "xy")
+    op = judge.Operator("o", halves, reference, reference, inputs, (judge.Tensor("out", ("B", "H"), "T"),))
+    for seed in range(10):
+        found = judged(op, halves, seed)
+        assert found.passed, found.message
+
+
+@pytest.mark.parametrize(("made", "right"), [(0.0, True), (7.0, False), (-123.0, False)])
+def test_a_number_that_follows_from_an_overflow_is_that_number(made, right):
+    """exp of a sum that is -inf on the way is 0 where the reference has infinity, and never another number."""
+
+    def reference(x):
+        return (x * LARGE).sum(1).exp()
+
+    def kernel(x):
+        sums, sizes = (x.double() * LARGE).sum(1), (x.double() * LARGE).abs().sum(1)
+        both = torch.minimum(sizes + sums, sizes - sums) / 2 > 4e38
+        possible = both & (x * LARGE).isfinite().all(1)
+        return torch.where(possible & (sums > 0), made, reference(x))
+
+    op = judge.Operator("o", kernel, reference, reference, (X,), (judge.Tensor("out", ("B", "H"), "T"),))
+    found = judge.accuracy_case(
+        op, judge.Case({"B": 4, "C": 16, "H": 10}, {"T": "float32"}), distributions=("normal",), seeds=1, seed=3,
+        mutants=False,
+    )  # fmt: skip
+    assert found.passed is right, found.message
+
+
+def test_a_relu_of_what_overflowed_below_is_0():
+    def reference(x, w):
+        return torch.relu(x * LARGE @ w * 0.5)
+
+    def from_behind(x, w):
+        """The same, of the last products first."""
+        total = torch.zeros(x.shape[0], w.shape[1])
+        for k in reversed(range(x.shape[1])):
+            total = torch.addcmul(total, x[:, k : k + 1] * LARGE, w[k : k + 1])
+        return torch.relu(total * 0.5)
+
+    inputs = judge.Tensor("x", ("M", "K"), "T"), judge.Tensor("w", ("K", "N"), "T")
+    out = judge.Tensor("out", ("M", "N"), "T")
+    op = judge.Operator("o", from_behind, reference, reference, inputs, (out,), multiplied="T")
+    case = judge.Case({"M": 8, "K": 5, "N": 32}, {"T": "float32"})
+    given = {"distributions": ("normal",), "seeds": 1, "mutants": False}
+    for seed in (9, 11, 18, 25):
+        found = judge.accuracy_case(op, case, seed=seed, **given)
+        assert found.passed, found.message
+    never = judge.accuracy_case(op, case, kernel=lambda x, w: from_behind(x, w).nan_to_num(1.0, 1.0), seed=9, **given)
+    assert not never.passed
