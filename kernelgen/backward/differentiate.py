@@ -17,6 +17,7 @@ from kernelgen.backward.rules import RULES, SHORTCUTS
 from kernelgen.backward.tape import Tape
 from kernelgen.frontend import operations
 from kernelgen.frontend.build import BOOLEAN, Refused
+from kernelgen.frontend.convolutions import CONVOLUTIONS
 from kernelgen.frontend.graph import CALL, DOT, VIEWS, Arg, Graph, Node, Ref, broadcast
 from kernelgen.spec.model import OperatorSpec
 
@@ -164,7 +165,8 @@ def _parts(tape: Tape, i: int, node: Node, g: Ref, dtypes: Mapping[str, str], re
         yield from _to_operands(tape, node, node.args, RULES[node.op](tape, node, result, g))
     else:
         called = str(node.attrs[1]).partition("(")[0] if node.op == CALL else node.op
-        raise Refused(f"the gradient of {called}")
+        unknown = ", without a batch or with a stride, window or groups that are no numbers"
+        raise Refused(f"the gradient of {called}{unknown if called in CONVOLUTIONS else ''}")
 
 
 def _of_extreme(tape: Tape, i: int, node: Node, x: Ref, g: Ref) -> Ref:

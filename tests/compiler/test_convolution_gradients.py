@@ -250,6 +250,13 @@ def test_what_torch_nn_grad_does_not_know_is_refused(lines: str, weight: str, ou
         derived(found.spec())
 
 
+def test_a_convolution_that_is_not_known_in_numbers_has_no_gradient_and_says_why() -> None:
+    lines = "return torch.relu(F.conv2d(x, w, padding=1, groups=x.shape[1]))"
+    found = of(lines, {"x": "B C 6 7", "w": "2*C 1 3 3"}, "B 2*C 6 7", {"B": 2, "C": 3})
+    with pytest.raises(UnsupportedError, match="conv2d, without a batch or with a stride, window or groups that"):
+        derived(found.spec())
+
+
 @pytest.mark.parametrize("name", ["conv2d_input", "conv2d_weight"])
 def test_a_reference_may_call_them_itself(name: str) -> None:
     first = {"conv2d_input": "x.shape, w", "conv2d_weight": "x, w.shape"}[name]
