@@ -22,6 +22,8 @@ from .oracle import STEPWISE, Tiling, in_float64, steps
 _MOST = torch.finfo(torch.float32).max
 _INFINITE = 2.0**500
 """In an infinite operand's place where the parts of a sum are added up: its products are finite in float64."""
+_MOVED = 2.0**-16
+"""Relative to what is added up, more than a disturbed sum is off by."""
 _SUMS = frozenset(["sum", "mean"])
 
 PARTIAL = (math.inf, -math.inf, math.nan)
@@ -83,6 +85,8 @@ class _InRange(EagerMode):  # type: ignore[no-untyped-call]
             alike = called.product(a, b) + called.product(less_a, less_b)  # all of one sign
             unlike = called.product(a, less_b) + called.product(less_a, b)
             added = (result - (alike - unlike)).nan_to_num_(0.0, 0.0, 0.0)
+            # of numbers that are far beyond float32 so may be what a sum is off by
+            added = torch.where(added.abs() > _MOVED * (alike.abs() + unlike.abs()), added, 0.0)
             terms = torch.stack([alike, -unlike, added])  # a negative factor of all turns their signs
             return self._overflown(result, terms.clamp(min=0).sum(0), (-terms).clamp(min=0).sum(0))
 

@@ -147,3 +147,19 @@ def test_a_relu_of_what_overflowed_below_is_0():
         assert found.passed, found.message
     never = judge.accuracy_case(op, case, kernel=lambda x, w: from_behind(x, w).nan_to_num(1.0, 1.0), seed=9, **given)
     assert not never.passed
+
+
+@pytest.mark.parametrize("bias", [None, 1.0])
+def test_a_sum_of_positive_products_is_never_below_0(bias):
+    def reference(x, w):
+        added = None if bias is None else x.new_full((w.shape[1],), bias)
+        return F.linear(x.abs() * LARGE, w.abs().T * LARGE, added)
+
+    inputs = judge.Tensor("x", ("M", "K"), "T"), judge.Tensor("w", ("K", "N"), "T")
+    out = judge.Tensor("out", ("M", "N"), "T")
+    op = judge.Operator("o", reference, reference, reference, inputs, (out,), multiplied="T")
+    case = judge.Case({"M": 8, "K": 50, "N": 32}, {"T": "float32"})
+    given = {"distributions": ("normal",), "seeds": 1, "seed": 1, "mutants": False}
+    assert judge.accuracy_case(op, case, **given).passed
+    found = judge.accuracy_case(op, case, kernel=lambda x, w: -reference(x, w), **given)
+    assert "256 of 256 elements have NaN or infinity in the wrong place" in found.message
