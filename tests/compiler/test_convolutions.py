@@ -377,6 +377,12 @@ TIMED: dict[str, tuple[Any, ...]] = {
     "a volume of eight channels": ("volume", "B C D H W", {"C": 8}, "float32", "library", {"channels_last": False}),
     "a volume of eight known channels": ("volume", "B 8 D H W", {}, "float32", "library", {"channels_last": False}),
     "a volume": ("volume", "B C D H W", {"C": 9}, "float32", "boxes", {"BLOCK_K": 16}),
+    "a pooled volume of eight channels": (
+        "pooled", "B C D H W", {"C": 8, "J": 16}, "float32", "boxes", {"BLOCK_K": 16, "BLOCK_N": 32},
+    ),
+    "a pooled volume of eight channels in parts": (
+        "pooled", "B C D H W", {"C": 8, "J": 64}, "float32", "boxes", {"BLOCK_K": 32, "BLOCK_N": 64},
+    ),
     "a narrow volume": (
         "volume", "B C D H W", {"C": 32}, "float32", "boxes", {"BLOCK_N": 64, "num_warps": 4, "num_stages": 5},
     ),
@@ -419,6 +425,7 @@ def _timed(after: str, shape: str) -> tuple[OperatorSpec, Graph]:
         "relu": "torch.relu(F.conv2d(x, w, b, padding=1))", "bias": "F.conv2d(x, w, b, padding=1)",
         "alone": "F.conv2d(x, w, padding=1)", "line": "torch.relu(F.conv1d(x, w, b, padding=1))",
         "volume": "torch.relu(F.conv3d(x, w, b, padding=1))",
+        "pooled": "F.max_pool3d(torch.relu(F.conv3d(x, w, b, padding=1)), 2)",
         "phases": "torch.relu(F.conv_transpose3d(x, w, b, stride=2, padding=1))",
         "stride": "torch.relu(F.conv2d(x, w, b, stride=2, padding=1))",
         "patches": "torch.relu(F.conv2d(x, w, b, stride=3))", "patches of a line": "F.conv1d(x, w, b, stride=3)",
@@ -428,7 +435,7 @@ def _timed(after: str, shape: str) -> tuple[OperatorSpec, Graph]:
     inputs = {**IMAGE, "x": shape, "w": f"{ends}{' 3' * len(space)}"}
     if after == "alone":
         del inputs["b"]
-    of_result = {"stride": "({}-1)//2+1", "phases": "2*{}-1"}.get(after, "{}")
+    of_result = {"stride": "({}-1)//2+1", "phases": "2*{}-1", "pooled": "{}//2"}.get(after, "{}")
     sizes = [of_result.format(size.removeprefix("3*")) for size in space]
     spec = of(f"return {call}", inputs, f"B J {' '.join(sizes)}").spec()
     return spec, frontend.trace(spec)[0]

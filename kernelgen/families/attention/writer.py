@@ -281,9 +281,13 @@ class Writer:
         """`total + a @ b`, or the product alone."""
         if not multiplies_float32(self.spec, self.body):
             return ir.Dot(a, b, total)
-        if total is None or self.spec.precision in ("ieee", "tf32"):
+        if total is None or not self.splits():
             return ir.Dot(a, b, total, PRECISION)
         return ir.Call("sum_and_dot", (total, a, b, ir.Name(PRECISION)), total.shape)
+
+    def splits(self) -> bool:
+        """Whether factors may be float32 that is multiplied in TF32 parts."""
+        return multiplies_float32(self.spec, self.body) and self.spec.precision not in ("ieee", "tf32")
 
     def constexprs(self, *names: str) -> tuple[tuple[str, str | None], ...]:
         """Those that the table's line says, the sizes of heads, and how float32 is multiplied."""

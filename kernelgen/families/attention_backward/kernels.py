@@ -21,6 +21,10 @@ from kernelgen.tile.walk import trimmed
 
 _SCALE = ir.Name("scale_log2")
 _LAST = "the partial last block"
+_UNFUSED = (
+    "+ 0.0 keeps the product apart from its split into TF32 parts: fused with that, one that overflows makes the sum "
+    "NaN, not infinite"
+)
 
 
 class Walk:
@@ -300,6 +304,10 @@ class Walk:
             exists = (ir.Name(self.walked.mask, (self.walked,)), factor, ir.Number(0.0))
             yield ir.Let((made.text,), ir.Apply("where", exists, self.tile))
             factor = made
+        elif self._is_product(source) and self.writer.splits():
+            made = factor if isinstance(factor, ir.Name) else ir.Name(self.names[source], self.tile)
+            yield ir.Let((made.text,), ir.Apply("add", (factor, ir.Number(0.0)), self.tile), _UNFUSED)
+            factor = made
         taken = self.factors[right]
         if self.values[left].op == "round":
             factor = ir.Cast(factor, dtype_of(self.values[left]))
@@ -307,6 +315,13 @@ class Walk:
             taken = ir.Cast(taken, "float32")
         total = self.sums[product]
         yield ir.Let((total.text,), self.writer.product(factor, taken, total))
+
+    def _is_product(self, i: int) -> bool:
+        """Whether a value is a product element by element, or one where no condition makes it 0."""
+        hidden = dict(self.body.hidden)
+        while i in hidden:
+            i = hidden[i]
+        return self.values[i].op == "mul"
 
     # After the walk
 

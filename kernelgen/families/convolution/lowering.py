@@ -109,6 +109,12 @@ def may_have_parts(body: ConvolutionBody) -> bool:
     return body.windows.groups == 1 and channels <= PART_CHANNELS
 
 
+def are_parted(body: ConvolutionBody, channels: int, columns: int) -> bool:
+    """Whether float32 of so many input channels is multiplied in three TF32 parts, by so many output channels."""
+    narrow = body.rank == 3 and not body.windows.transposed and columns <= NARROW
+    return body.windows.groups == 1 and channels <= (NARROW_PART_CHANNELS if narrow else PART_CHANNELS)
+
+
 def body(spec: OperatorSpec, graph: Graph) -> ConvolutionBody:
     """Raises Unlowerable where one kernel cannot compute the graph."""
     graph, lowered, roles = lower(spec, graph, _WindowLowering)

@@ -11,10 +11,10 @@ from math import inf, prod
 
 from kernelgen.families.convolution.lowering import (
     NARROW,
-    NARROW_PART_CHANNELS,
     PART_CHANNELS,
     SPACE,
     ConvolutionBody,
+    are_parted,
     may_have_parts,
 )
 from kernelgen.families.convolution.phases import phases_of
@@ -331,7 +331,7 @@ def _narrowed(body: ConvolutionBody, row: TableRow, timed: Timed) -> TableRow:
     schedule, upto = row.schedule, dict(row.upto)
     if schedule.variant not in BY_BOXES:
         return row
-    in_parts = timed.itemsize == 4 and may_have_parts(body) and timed.channels <= PART_CHANNELS
+    in_parts = timed.itemsize == 4 and are_parted(body, timed.channels, timed.columns)
     parts = 4 if in_parts else 1  # three, and their padding
     blocks = [("BLOCK_N", "N", timed.columns, 1)]
     if schedule.variant == BOXES:  # strips sum taps and channels together
@@ -453,8 +453,7 @@ def multiplies_as_torch(body: ConvolutionBody, channels: int, columns: int) -> R
     in float32 and from 3e-4 on in TF32. In two dimensions up to 8 channels are multiplied in float32 as they lie, up to
     4 also turned; in three dimensions 3, and up to 8 by 64, none turned; transposed ones mostly in TF32.
     """
-    few = body.windows.groups == 1 and not body.windows.transposed and channels <= PART_CHANNELS
-    exact = few and (body.rank < 3 or channels <= NARROW_PART_CHANNELS or columns > NARROW)
+    exact = not body.windows.transposed and are_parted(body, channels, columns)
     turned = _LIBRARY.replace(channels_last=True) if body.rank == 3 or channels > 4 else None
 
     def refusal(schedule: Schedule) -> str | None:

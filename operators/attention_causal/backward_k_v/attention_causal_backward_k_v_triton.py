@@ -151,6 +151,9 @@ def attention_causal_backward_k_v_kernel(
         )
         grad_weights = tl.dot(v, grad_out.T, input_precision=PRECISION)
         grad_scores = weights * (grad_weights - delta[None, :])
+        # + 0.0 keeps the product apart from its split into TF32 parts: fused with that,
+        # one that overflows makes the sum NaN, not infinite
+        grad_scores = grad_scores + 0.0
         grad_k = _sum_and_dot(grad_k, grad_scores.to(grad_out_desc.dtype), q, PRECISION)
     # the partial last block
     for start in range(full_end, M, BLOCK_M):
@@ -385,6 +388,9 @@ def attention_causal_backward_k_v_walk_kernel(
         )
         grad_weights = tl.dot(v, grad_out.T, input_precision=PRECISION)
         grad_scores = weights * (grad_weights - delta[None, :])
+        # + 0.0 keeps the product apart from its split into TF32 parts: fused with that,
+        # one that overflows makes the sum NaN, not infinite
+        grad_scores = grad_scores + 0.0
         grad_k = _sum_and_dot(
             grad_k, grad_scores.to(grad_out_ptr.dtype.element_ty), q, PRECISION
         )

@@ -159,6 +159,9 @@ def attention_gqa_backward_kernel(
         grad_weights = tl.dot(grad_out, v.T, input_precision=PRECISION)
         # grad_scores = weights_2 * (grad_weights - delta)
         grad_scores = weights * (grad_weights - delta[:, None])
+        # + 0.0 keeps the product apart from its split into TF32 parts: fused with that,
+        # one that overflows makes the sum NaN, not infinite
+        grad_scores = grad_scores + 0.0
         grad_q = _sum_and_dot(
             grad_q, grad_scores.to(grad_out_ptr.dtype.element_ty), k, PRECISION
         )

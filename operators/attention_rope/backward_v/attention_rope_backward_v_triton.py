@@ -146,6 +146,9 @@ def attention_rope_backward_v_kernel(
         )
         grad_weights = tl.dot(v, grad_out.T, input_precision=PRECISION)
         grad_scores = weights * (grad_weights - delta[None, :])
+        # + 0.0 keeps the product apart from its split into TF32 parts: fused with that,
+        # one that overflows makes the sum NaN, not infinite
+        grad_scores = grad_scores + 0.0
         product_k = _sum_and_dot(
             product_k, grad_scores.to(grad_out_desc.dtype), query, PRECISION
         )
@@ -372,6 +375,9 @@ def attention_rope_backward_v_walk_kernel(
         )
         grad_weights = tl.dot(v, grad_out.T, input_precision=PRECISION)
         grad_scores = weights * (grad_weights - delta[None, :])
+        # + 0.0 keeps the product apart from its split into TF32 parts: fused with that,
+        # one that overflows makes the sum NaN, not infinite
+        grad_scores = grad_scores + 0.0
         product_k = _sum_and_dot(
             product_k, grad_scores.to(grad_out_ptr.dtype.element_ty), query, PRECISION
         )
