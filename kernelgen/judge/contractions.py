@@ -203,6 +203,16 @@ def gradient(one: Gradient, args: Sequence[Any]) -> Contraction:
     )  # fmt: skip
 
 
+def zeros_around(
+    window: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """How many zeros lie around an input that all windows of a transposed convolution reach into, as `F.pad` takes
+    them, and the padding with which that gives the same."""
+    beyond = [(size - 1) * gap // step + 1 for size, gap, step in zip(window, dilation, stride, strict=True)]
+    around = [n for n in reversed(beyond) for _ in range(2)]
+    return around, [p + n * step for p, n, step in zip(padding, beyond, stride, strict=True)]
+
+
 def multiplied(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
     """How many products a call sums, at most; 0 of a call that is none of PRODUCTS."""
     name = func.overloadpacket.__name__.strip("_")

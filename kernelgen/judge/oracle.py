@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from . import device as devices
 from . import walks
+from .contractions import zeros_around
 from .eager import EagerMode, InOrder, LastWrites, OneByOne
 from .finfo import of_stored_dtypes
 from .model import Case, Function, Operator, Tensor
@@ -113,7 +114,7 @@ class _SpelledOut(TorchFunctionMode):
             return _group_norm(*args, **(kwargs or {}))
         if func is torch.nn.functional.grid_sample:
             return _grid_sample(*args, **(kwargs or {}))
-        if func in _TRANSPOSED:
+        if func in TRANSPOSED:
             return _transposed(func, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
@@ -137,7 +138,7 @@ def _group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = Non
     return normal if bias is None else normal + bias.reshape(channels)
 
 
-_TRANSPOSED = (torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)
+TRANSPOSED = (torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)
 
 
 def _transposed(
@@ -152,10 +153,8 @@ def _transposed(
         values = [value] if isinstance(value, int) else list(value)
         return values * len(window) if len(values) == 1 else values
 
-    strides, gaps = each(stride), each(dilation)
-    beyond = [(size - 1) * gap // step + 1 for size, gap, step in zip(window, gaps, strides, strict=True)]
-    around = [n for n in reversed(beyond) for _ in range(2)]
-    cut = [p + n * step for p, n, step in zip(each(padding), beyond, strides, strict=True)]
+    strides = each(stride)
+    around, cut = zeros_around(window, strides, each(padding), each(dilation))
     wide = torch.ops.aten.constant_pad_nd.default(input, around)
     return convolve(wide, weight, bias, strides, cut, output_padding, groups, dilation)
 

@@ -6,7 +6,7 @@ infinite, the outer two are not.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from .bounds import CAP
 from .contractions import GRADIENTS, PRODUCTS, Contraction, Gradient, contraction, gradient
 from .eager import EagerMode
 from .model import Case, Function, Operator
-from .oracle import STEPWISE, Tiling, in_float64, steps
+from .oracle import STEPWISE, Noise, Tiling, in_float64, steps
 
 _MOST = torch.finfo(torch.float32).max
 _INFINITE = 2.0**500
@@ -29,6 +29,8 @@ _SUMS = frozenset(["sum", "mean"])
 PARTIAL = (math.inf, -math.inf, math.nan)
 """What a sum may be beside its value where what its positive, its negative, or both parts come to overflows: some order
 has these first. NaN is a sum of parts that were infinite."""
+_EACH = 60
+"""Of two sums that can each be four things an honest kernel's two are drawn in all but one of 48 such series."""
 Partial = int | torch.Generator
 """Which of PARTIAL every sum is that can be so; a generator draws it, or the value, for every element of every sum."""
 
@@ -41,6 +43,8 @@ class _InRange(EagerMode):  # type: ignore[no-untyped-call]
         """`partial`: what sums are that overflow on the way; None: none does, be it added up in whichever order."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._partial = partial
+        self.depends = False
+        """Whether a sum was something else for it."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -99,6 +103,7 @@ class _InRange(EagerMode):  # type: ignore[no-untyped-call]
             with _disable_current_modes():
                 choice = torch.randint(len(PARTIAL) + 1, right.shape, generator=drawn, device=drawn.device)
                 drawn = choice.to(right.device)
+        self.depends = self.depends or any(bool(where.any()) for where in possible)
         for n, where in enumerate(possible):
             right = torch.where(where & (drawn == n), PARTIAL[n], right)
         return right
@@ -110,14 +115,27 @@ def _parts(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return numbers.clamp(min=0), (-numbers).clamp(min=0)
 
 
-def in_range(function: Function, partial: Partial | None = None) -> Function:
-    """The function, whose float64 results are infinite beyond float32 at every step. `partial`: as in `_InRange`."""
+def in_range(function: Function, mode: _InRange | None = None) -> Function:
+    """The function, whose float64 results are infinite beyond float32 at every step."""
 
     def limited(*arguments: torch.Tensor) -> Any:
-        with _InRange(partial):
+        with mode or _InRange():
             return function(*arguments)
 
     return limited
+
+
+def results(function: Function, cut: Sequence[torch.Tensor], noise: Noise) -> Iterator[tuple[torch.Tensor, ...]]:
+    """What the function gives in float64 where steps overflow float32. First no sum overflows on the way, then all that
+    can in one way, then each by itself."""
+    yield in_float64(in_range(function), cut, noise, spelled_out=True)
+    depends = False
+    for partial in (*range(len(PARTIAL)), *[noise.generator] * _EACH):
+        mode = _InRange(partial)
+        yield in_float64(in_range(function, mode), cut, noise, spelled_out=True)
+        depends = depends or mode.depends
+        if not depends and partial == len(PARTIAL) - 1:
+            return
 
 
 def excused(

@@ -6,15 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 import torch
 
+from . import outside, overflow
 from .bounds import CAP, difference, finite, misplaced, otherwise
 from .choices import Part
 from .eager import InOrder
 from .model import Operator
 from .oracle import Noise, as_tuple, in_float64
-from .overflow import PARTIAL, in_range
 from .stored import Storing
 
 _LARGE = 2.0**14
@@ -27,32 +28,31 @@ def in_doubt(part: Part) -> torch.Tensor:
 
 
 LOOSEST = max(CAP.values())
-_EACH = 60
-"""Of two sums that can each be four things an honest kernel's two are drawn in all but one of 48 such series."""
 
 
 def undecidable(part: Part) -> torch.Tensor:
     """Where an error may decide between NaN, infinity and a number. Of what is stored or added on the way one that is
     no error of the result decides between infinity and a large number, too; and where PyTorch has no number, between
-    the oracle's and another: of -inf a relu makes 0."""
+    the oracle's and another: of -inf a relu makes 0. What follows from it is another number in PyTorch as well."""
     doubtful = otherwise(part.got, part.eager, part.ref)
     if not part.got.dtype.is_floating_point or bool(finite(part.eager).all()):
         return doubtful
-    near = torch.isclose(part.got.double(), part.ref.double(), rtol=CAP[part.got.dtype], atol=0.0)
-    return doubtful | (~finite(part.eager) & finite(part.got) & part.ref.isfinite() & ~near)
+    got, eager = part.got.double(), part.eager.double()
+    near = partial(torch.isclose, rtol=CAP[part.got.dtype], atol=0.0)
+    alike = ~finite(part.eager) | near(got, eager)
+    return doubtful | (alike & finite(part.got) & part.ref.isfinite() & ~near(got, part.ref))
 
 
-def overflows_on_the_way(
+def read_in_steps(
     operator: Operator, cut: Sequence[torch.Tensor], part: Part, noise: Noise, doubtful: torch.Tensor
 ) -> torch.Tensor:
-    """Where the candidate is what follows if a step, or a sum in some order, overflows float32: a number too, such as
-    exp(-inf). First no sum does, then all that can in one way, then each by itself."""
-    got, ref = part.got, part.ref
-    found, most = torch.zeros_like(ref, dtype=torch.bool), CAP[got.dtype]
-    for how in (None, *range(len(PARTIAL)), *[noise.generator] * _EACH):
-        limited = in_float64(in_range(operator.pure, how), cut, noise, spelled_out=True)[part.output]
-        alike = torch.isclose(got.double(), limited.to(got.dtype).double(), rtol=most, atol=0.0, equal_nan=True)
-        found |= alike
+    """Where the candidate is what follows if convolutions multiply zeros beyond their edges, or do not, each by itself;
+    and if a step, or a sum in some order, overflows float32: a number too, such as exp(-inf)."""
+    got, found = part.got, torch.zeros_like(part.ref, dtype=torch.bool)
+    ways = outside.results(operator.pure, cut, noise.generator), overflow.results(operator.pure, cut, noise)
+    for outputs in chain(*ways):
+        read = outputs[part.output].to(got.dtype).double()
+        found |= torch.isclose(got.double(), read, rtol=CAP[got.dtype], atol=0.0, equal_nan=True)
         if bool(found[doubtful].all()):
             break
     return found

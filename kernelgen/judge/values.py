@@ -26,7 +26,7 @@ from .overflow import excused
 from .readings import (
     LOOSEST,
     in_doubt,
-    overflows_on_the_way,
+    read_in_steps,
     read_otherwise,
     settled_by,
     the_other_way,
@@ -546,7 +546,7 @@ def _settled(run: _Run, cut: Sequence[torch.Tensor], part: Part, generator: torc
     taken = undecided & doubtful
     left = undecidable(part) & ~taken
     if bool(left.any()):
-        taken |= left & overflows_on_the_way(run.operator, cut, part, Noise(generator), left)
+        taken |= left & read_in_steps(run.operator, cut, part, Noise(generator), left)
     return replace(part, ref=torch.where(taken, got.to(ref.dtype), ref))
 
 
