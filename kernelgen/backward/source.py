@@ -305,10 +305,15 @@ class Source:
 
         def operand(found: re.Match[str]) -> str:
             arg = node.args[int(found[1])]
-            if isinstance(arg, Ref) and found.string.startswith(".shape", found.end()):  # whatever it is rounded to
-                rounded = self.tape.node(arg)
-                return _unparsed(self.value(rounded.operands[0] if rounded.op == "round" else arg.node))
-            return _unparsed(self._factor(arg) if as_they_are and isinstance(arg, Ref) else self._arg(arg))
+            if not isinstance(arg, Ref) or not multiplies:
+                return _unparsed(self._arg(arg))
+            rounded = self.tape.node(arg)
+            inner = Ref(rounded.operands[0]) if rounded.op == "round" else arg
+            if self.tape.node(inner).op == "expand" and self._is_inlined(inner):  # a call repeats nothing by itself
+                return _unparsed(self._view(self.tape.node(inner)))
+            if found.string.startswith(".shape", found.end()):  # whatever it is rounded to
+                return _unparsed(self.value(inner.node))
+            return _unparsed(self._factor(arg) if as_they_are else self._arg(arg))
 
         text = re.sub(r"\{(\d+)\}", operand, str(node.attrs[1])).replace("torch.nn.functional.", "F.")
         made = ast.parse(text, mode="eval").body

@@ -75,6 +75,15 @@ FORMS = {
         "B C 9",
         {"B": 2, "C": 5},
     ),
+    "a weight that all channels have": of(
+        "return F.silu(F.conv1d(x, w.expand(4, 1, 3), padding=1, groups=4))", {"x": "B 4 9", "w": "3"}, "B 4 9"
+    ),
+    "a weight that all channels have of two dimensions": of(
+        "return torch.relu(F.conv2d(x, w.expand(6, 4, 3, 3), padding=1))", {"x": "B 4 6 7", "w": "6 1 3 3"}, "B 6 6 7"
+    ),
+    "a weight that all channels have, in steps": of(
+        "return torch.relu(F.conv2d(x, w.expand(6, 4, 3, 3), stride=2))", {"x": "B 4 7 7", "w": "6 1 3 3"}, "B 6 3 3"
+    ),
     "a weight that is multiplied before": of("return torch.relu(F.conv2d(x, w * 0.5))", IMAGE, "B 6 4 5"),
     "twice as many channels as a name says": of(
         "return F.silu(F.conv2d(x, w, padding=1, groups=x.shape[1]))",

@@ -183,6 +183,29 @@ def test_one_channel_is_multiplied_in_half_precision_alone() -> None:
         check(found, compiled(plan, schedule), given, (schedule, sizes, "float16", "contiguous"))
 
 
+@pytest.mark.parametrize(
+    ("x", "w"),
+    [("B 4 H W", "6 1 3 3"), ("B 4 H W", "1 4 3 3"), ("B 4 H W", "6 4 1 3"), ("B 1 H W", "6 4 3 3"),
+     ("1 4 H W", "6 4 3 3"), ("B 4 1 W", "6 4 3 3"), ("B 4 H 1", "6 4 3 1")],
+)  # fmt: skip
+@pytest.mark.parametrize("transposed", [False, True])
+def test_what_stands_for_several_is_read_as_such(x: str, w: str, transposed: bool) -> None:
+    shown = (
+        f"x.expand({'2' if x[0] == '1' else '-1'}, 4, {'5' if '4 1' in x else '-1'}, {'7' if x[-1] == '1' else '-1'})"
+    )
+    call, ends = ("F.conv_transpose2d", "4, 6") if transposed else ("F.conv2d", "6, 4")
+    if transposed:
+        first, second, *rest = w.split()
+        w = " ".join([second, first, *rest])
+    lines = f"return torch.relu({call}({shown}, w.expand({ends}, 3, 3), padding=1))"
+    sizes = {"B": 2, "H": 5, "W": 7}
+    result = " ".join(("2" if x[0] == "1" else "B", "6", "5" if "4 1" in x else "H", "7" if x[-1] == "1" else "W"))
+    found = of(lines, {"x": x, "w": w}, result, sizes)
+    module = load(render.triton_source(plan_of(found.spec())))
+    module.__dict__["convolution_precision"] = lambda: "ieee"
+    check(found, module.op, inputs_of(found, sizes, "float32"))
+
+
 def test_channels_that_are_no_number_are_reduced_by_another_kernel() -> None:
     found = of("return F.conv2d(x, w, b, padding=1).softmax(1).amax((2, 3))", IMAGE, "B J", SMALL)
     plan = plan_of(found.spec())

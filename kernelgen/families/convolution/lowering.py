@@ -6,7 +6,7 @@ say, which nothing but a tensor in memory can be.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -125,7 +125,10 @@ def body(spec: OperatorSpec, graph: Graph) -> ConvolutionBody:
     if any(lowered.values[i].op != "load" for i in factors):
         raise Unlowerable("a convolution of a computed input or weight", node.statement)
     of_weight = "cj" if node.convolution.transposed else "jc"
-    if not all(_is_whole(lowered.values[i], own, roles) for i, own in zip(factors, ("bc", of_weight), strict=True)):
+    sizes = lowered.space.axes
+    if not all(
+        _is_whole(lowered.values[i], own, roles, sizes) for i, own in zip(factors, ("bc", of_weight), strict=True)
+    ):
         raise Unlowerable("a convolution of a tensor in another memory layout", node.statement)
     for i, value in enumerate(lowered.values):
         if value.op == "load" and i not in factors and any(isinstance(e, Expr) for e in value.index):
@@ -133,12 +136,15 @@ def body(spec: OperatorSpec, graph: Graph) -> ConvolutionBody:
     return _laid_out(spec, graph, lowered, roles, dot, node)
 
 
-def _is_whole(value: Value, own: str, roles: Roles) -> bool:
-    """Whether a factor is a tensor as torch's convolution takes it: images or output channels, input channels, places.
-    `own`: the letters of the first two dimensions."""
+def _is_whole(value: Value, own: str, roles: Roles, sizes: Sequence[Atom]) -> bool:
+    """Whether a factor is a tensor as torch's convolution takes it: images or output channels, input channels, places,
+    none of which stands for several. `own`: the letters of the first two dimensions."""
     found = [set(axes_of(entry)) for entry in value.index]
     group = set(roles.entries.get("g", ()))
     wanted = [set(roles.entries[letter]) for letter in own]
+    needed = {a for letter in (*own, *"rst") for a in roles.entries.get(letter, ()) if sizes[a] != 1}
+    if not needed <= set().union(*found):
+        return False
     space = [set(roles.entries.get(c, ())) for letters in ("xyz", "rst") for c in letters]
     return all(axes - group <= want for axes, want in zip(found, wanted, strict=False)) and all(
         any(axes <= one | other for one, other in zip(space[:3], space[3:], strict=True)) for axes in found[2:]
