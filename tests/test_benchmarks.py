@@ -261,9 +261,21 @@ def test_the_page_of_kernelbench_says_what_is_fast_and_why_others_are_refused(mo
     assert "tolerances |" not in text
     assert "| fast_p over eager | fast_0 0.50, fast_1 0.00, fast_1.5 0.00, fast_2 0.00 |" in text
     assert "| fast_p over eager after rounds | fast_0 0.50, fast_1 0.50, fast_1.5 0.50, fast_2 0.50 |" in text
+    assert "| geometric mean over eager after rounds | 3.00 |" in text
     assert "| 1 | unsupported: a loop |" in text
     assert "| 1_a | right | differs |" in text
     assert "1 exported files agrees with ours on 0" in text
+
+
+def test_a_run_without_rounds_keeps_what_rounds_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(FOLDER)
+    over = importlib.import_module("kernelbench")._over
+    bare, other = {"seconds": 9.0, "time": "1"}, {"seconds": 7.0, "time": "3"}
+    rounds = {"seconds": 99.0, "time": "2", "rounds_s": 80.0, "optimized": {"kept": 1}}
+    assert over(None, bare) == over(other, bare) == bare
+    assert over(bare, rounds) == rounds | {"without_rounds_s": 9.0}
+    kept = {"rounds_s": 80.0, "optimized": {"kept": 1}, "without_rounds_s": 7.0}
+    assert over(over(bare, rounds), other) == other | kept
 
 
 def test_the_spaces_of_the_tuner_are_there(monkeypatch: pytest.MonkeyPatch) -> None:

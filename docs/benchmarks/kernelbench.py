@@ -2,7 +2,7 @@
 
     kernelgen kernelbench KernelBench --level 2 --jobs 13 --optimize 3 --out DIR   # on a GPU
     python docs/benchmarks/kernelbench.py --level 2 DIR...    # writes kernelbench_level2.json and kernelbench_level2.md
-    python docs/benchmarks/kernelbench.py --keep DIR...       # other problems stay as the committed data has them
+    python docs/benchmarks/kernelbench.py --keep DIR...       # other problems, and rounds, stay as the data has them
     python docs/benchmarks/kernelbench.py                     # writes the pages from the committed data
 
 Level 1's files are kernelbench.json and kernelbench.md. What KernelBench itself says of the exported files is
@@ -68,9 +68,13 @@ def _kept(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _over(before: dict[str, Any] | None, record: dict[str, Any]) -> dict[str, Any]:
-    """A record in the place of another: one with rounds keeps what the problem took without, if that is known."""
-    if before is None or "optimized" not in record:
+    """A record in the place of another: one with rounds keeps what the problem took without, if that is known; one
+    without keeps what the rounds of before found."""
+    if before is None or ("optimized" not in record and "optimized" not in before):
         return record
+    if "optimized" not in record:
+        kept = {key: before[key] for key in ("optimized", "rounds_s") if key in before}
+        return record | kept | {"without_rounds_s": record["seconds"]}
     known = before.get("without_rounds_s", None if "optimized" in before else before["seconds"])
     return record if known is None else record | {"without_rounds_s": known}
 
@@ -108,6 +112,8 @@ def _fast(rows: list[dict[str, Any]]) -> list[str]:
                 title = "torch.compile" if opponent == "compile" else opponent
                 cells = ", ".join(f"{name} {share:.2f}" for name, share in shares.items())
                 lines.append(f"| fast_p over {title}{when} | {cells} |")
+        if (mean := found.get(f"geometric mean over {opponent} after rounds")) is not None:
+            lines.append(f"| geometric mean over {title} after rounds | {mean:.2f} |")
     return lines
 
 
