@@ -111,7 +111,8 @@ def test_gradients_are_those_of_autograd(name: str) -> None:
 @st.composite
 def convolutions(draw: st.DrawFn) -> Sample:
     """A convolution of any rank, stride, padding, dilation and groups, which may be channels that are no number,
-    transposed or not, of an image whose sizes are numbers or names, with what may follow it."""
+    transposed or not, of an image whose sizes are numbers or names, with what may follow it; its weight may stand for
+    several."""
     rank = draw(st.sampled_from([1, 2, 2, 3]))
     groups, transposed = draw(st.sampled_from([1, 1, 2, 4])), draw(st.booleans())
     window, size = (tuple(draw(st.integers(*ends)) for _ in range(rank)) for ends in ((1, 4), (7, 8)))
@@ -138,7 +139,11 @@ def convolutions(draw: st.DrawFn) -> Sample:
         words = [(name, "x.shape[1]" if name == "groups" else value, usual) for name, value, usual in words]
     options = "".join(f", {name}={value}" for name, value, usual in words if value != usual)
     inputs = {"x": f"B {given} " + " ".join(map(str, size)), "w": " ".join(map(str, (*weight, *window)))}
-    called = f"F.{name}(x, w{', c' if bias else ''}{options})"
+    shown, whole = "w", (*weight, *window)
+    if "C" not in weight and draw(st.booleans()):
+        shown = f"w.expand({', '.join(map(str, whole))})"
+        inputs["w"] = " ".join(str(draw(st.sampled_from([1, n]))) for n in whole)
+    called = f"F.{name}(x, {shown}{', c' if bias else ''}{options})"
     around = draw(st.sampled_from(["{}", "torch.relu({})", "F.silu({})", "{} * 0.5", "torch.sigmoid({}) * 2.0"]))
     if bias:
         inputs["c"] = str(made)
@@ -170,6 +175,25 @@ def _following(name: str, beyond: int, stride: int, transposed: bool) -> str:
 def test_every_form_has_the_gradients_of_autograd(found: Sample) -> None:
     assume(not has_only_calls(found))
     check(found)
+
+
+@settings(RANDOM, max_examples=30)
+@given(convolutions())
+def test_every_form_is_right(found: Sample) -> None:
+    try:
+        kernel = load(triton_source(plan_of(found.spec()))).op
+    except UnsupportedError as error:
+        assume("nothing left for a kernel" not in str(error))
+        raise
+    spec, baseline = found.spec(), load(baseline_source(found.spec()))
+    inputs, (out,) = (tuple(judge.Tensor(t.name, t.shape, t.dtype) for t in own) for own in (spec.inputs, spec.outputs))
+    operator = judge.Operator(
+        "op", kernel, baseline.op, baseline.reference, inputs, (out,), stored="T", multiplied="T"
+    )  # fmt: skip
+    for sizes in found.sizes:
+        case = judge.Case(sizes, {"T": "float32"})
+        report = judge.accuracy_case(operator, case, seed=1, seeds=1, distributions=("normal", "specials"))
+        assert report.passed, found.source() + report.message
 
 
 def has_only_calls(found: Sample) -> bool:
