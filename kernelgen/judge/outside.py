@@ -51,9 +51,13 @@ class _Edges(EagerMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        name = func.overloadpacket.__name__.strip("_")
+        name = func.overloadpacket.__name__
         if name not in ("convolution", GRADIENTS) or args[0].dtype != torch.float64:
             return func(*args, **(kwargs or {}))
+        first, rank = (4 if name == GRADIENTS else 3), args[0].ndim - 2
+        # one number may stand for all dimensions of space
+        windows = (a * rank if isinstance(a, list) and len(a) == 1 else a for a in args[first:])
+        args = (*args[:first], *windows)
         with _disable_current_modes():
             if name == GRADIENTS:
                 by_bias = func(*args[:10], [False, False, args[10][2]])[2]

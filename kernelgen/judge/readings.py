@@ -47,7 +47,8 @@ def read_in_steps(
     operator: Operator, cut: Sequence[torch.Tensor], part: Part, noise: Noise, doubtful: torch.Tensor
 ) -> torch.Tensor:
     """Where the candidate is what follows if convolutions multiply zeros beyond their edges, or do not, each by itself;
-    and if a step, or a sum in some order, overflows float32: a number too, such as exp(-inf)."""
+    and if a step, or a sum in some order, overflows float32: a number too, such as exp(-inf). Of places that are
+    undecidable: a number that is neither PyTorch's nor the oracle's, where both have one, is not asked for."""
     got, found = part.got, torch.zeros_like(part.ref, dtype=torch.bool)
     ways = outside.results(operator.pure, cut, noise.generator), overflow.results(operator.pure, cut, noise)
     for outputs in chain(*ways):
@@ -56,6 +57,15 @@ def read_in_steps(
         if bool(found[doubtful].all()):
             break
     return found
+
+
+def as_right(part: Part, taken: torch.Tensor) -> Part:
+    """The part with the candidate's own value as its oracle in some places. A number is no error there of oracles that
+    are disturbed either: what they are off by says what others may be."""
+    ref = torch.where(taken, part.got.to(part.ref.dtype), part.ref)
+    number = taken & ref.isfinite()
+    probes, stored = ([torch.where(number, ref, x) for x in given] for given in (part.probes, part.stored))
+    return replace(part, ref=ref, probes=probes, stored=stored)
 
 
 def settled_by(part: Part, other: torch.Tensor, most: float = LOOSEST, terms: float = 0.0) -> torch.Tensor:

@@ -23,15 +23,7 @@ from .model import Case, Function, Operator, Worst
 from .mutants import LARGEST, Reject, Suite, bounded
 from .oracle import PROBE, TILE_BYTES, Noise, Tiling, in_float64, worst_order
 from .overflow import excused
-from .readings import (
-    LOOSEST,
-    in_doubt,
-    read_in_steps,
-    read_otherwise,
-    settled_by,
-    the_other_way,
-    undecidable,
-)
+from .readings import LOOSEST, as_right, in_doubt, read_in_steps, read_otherwise, settled_by, the_other_way, undecidable
 from .selections import Selection
 from .stored import Storing
 from .wrong_products import WRONG, Change, Wronged
@@ -547,7 +539,7 @@ def _settled(run: _Run, cut: Sequence[torch.Tensor], part: Part, generator: torc
     left = undecidable(part) & ~taken
     if bool(left.any()):
         taken |= left & read_in_steps(run.operator, cut, part, Noise(generator), left)
-    return replace(part, ref=torch.where(taken, got.to(ref.dtype), ref))
+    return as_right(part, taken)
 
 
 def _stored_ways(run: _Run, generator: torch.Generator) -> Sequence[Storing | None]:

@@ -82,7 +82,7 @@ CHOICES = [(f, b) for f in (True, False) for b in (True, False)]
     ("eager", "kernels"),
     [
         (gradients(False, False), CHOICES),
-        # a number that follows from a step that is NaN in PyTorch and the oracle is another one than theirs
+        # a kernel whose first convolution multiplies none has other numbers than both then, which are called wrong
         (gradients(True, True), CHOICES[:2]),
         (reference, CHOICES[:2]),
     ],
@@ -105,6 +105,29 @@ def test_nothing_else_is_accepted_for_it(wrong):
 
     for seed in range(2):
         assert not judged(kernel, gradients(False, False), seed).passed
+
+
+def test_a_wrong_number_is_told_beside_one_that_another_reading_gives():
+    """The number of another reading is no error of the oracles that widen a bound."""
+
+    def kernel(g, x, w):
+        found = gradients(False, False)(g, x, w)
+        some = found[1:4]
+        found[1:4] = torch.where(some.isfinite(), some * 1.5 + 1.0, some)
+        return found
+
+    for seed in range(4):
+        assert not judged(kernel, gradients(False, False), seed).passed
+
+
+@pytest.mark.parametrize("call", [F.conv2d, F.conv_transpose2d])
+def test_one_number_may_stand_for_all_dimensions_of_space(call):
+    x, w = torch.randn(2, 4, 5, 7), torch.randn(4, 4, 3, 3)
+    for sizes in ((1, 1), ((1,), (1,))):
+        found = list(outside.results(lambda x, w, s=sizes: call(x, w, None, *s), (x, w), torch.Generator()))
+        assert len(found) == 2
+        for (outputs,) in found:
+            torch.testing.assert_close(outputs, call(x.double(), w.double(), padding=1))
 
 
 @st.composite
