@@ -341,7 +341,8 @@ def _made(
         try:
             parts.append((part.spec, plan_of(part.spec, root, plan.chip, derived=True)))
         except SpecError as error:
-            message = f"the gradient of {' and '.join(part.gradients)}: {error.mistakes[0].message}"
+            whose = f"the gradient of {' and '.join(part.gradients)}" if part.gradients else "what gradients read"
+            message = f"{whose}: {error.mistakes[0].message}"
             if plan.chip is not None:
                 alone = replace(plan, notes=(*plan.notes, f"Without gradients; {message}"))
                 return [(spec, alone, _rendered(alone, root, language))]

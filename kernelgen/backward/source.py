@@ -22,7 +22,7 @@ from kernelgen.backward.sizes import Sizes
 from kernelgen.backward.tape import Shape, Tape, needed
 from kernelgen.families.line import fit
 from kernelgen.frontend.build import Refused
-from kernelgen.frontend.graph import CALL, DOT, REDUCTIONS, SCATTERS, VIEWS, Arg, Node, Ref, SizeOf
+from kernelgen.frontend.graph import CALL, DOT, REDUCTIONS, SCATTERS, VIEWS, Arg, Node, Ref, SizeOf, broadcast
 from kernelgen.frontend.indices import Expr
 from kernelgen.frontend.masks import OPERATION
 from kernelgen.frontend.operations import LIMITS, OPERATIONS
@@ -67,6 +67,7 @@ class Source:
         self.outputs: frozenset[int] = frozenset()
         self.used = {*given.values(), *reserved}
         self.lines: list[str] = []
+        self.shapes: dict[int, Shape] = {}
 
     def write(self, outputs: Mapping[int, str]) -> None:
         """The statements that assign the outputs, by node, to variables of the given names."""
@@ -158,10 +159,25 @@ class Source:
         shape = self.tape.node(source).shape if isinstance(source, Ref) else ()
         return shape[:1] == ((ELLIPSIS,),) and -len(shape) in node.attrs
 
-    def _whole(self, ref: Ref) -> ast.expr:
-        """A value in its own shape, where what it repeats would not do."""
-        node = self.tape.node(ref)
-        return self._view(node) if node.op == "expand" and self._is_inlined(ref) else self._arg(ref)
+    def _whole(self, ref: Ref, made: ast.expr | None = None) -> ast.expr:
+        """A value, or what is made of it in another dtype, in its own shape, where what it repeats would not do."""
+        shape, made = self.tape.node(ref).shape, made or self._arg(ref)
+        if self._shown(ref.node) == shape:
+            return made
+        return _method(made, "expand", ast.parse(self.sizes.whole(shape), mode="eval").body)
+
+    def _shown(self, i: int) -> Shape:
+        """The shape of what is written of a value: steps element by element leave repeating to what reads them."""
+        node = self.tape.nodes[i]
+        if i in self.given or (node.op == "expand" and i in self.outputs):
+            return node.shape
+        operands = [a.node for a in node.args if isinstance(a, Ref)]
+        if node.op in ("expand", "round", "convert"):
+            return self._shown(operands[0])
+        if i not in self.shapes:
+            each = node.op in OPERATIONS and OPERATIONS[node.op].kind == "map" and len(operands) > 0
+            self.shapes[i] = broadcast(*map(self._shown, operands)) if each else node.shape
+        return self.shapes[i]
 
     def _text(self, i: int) -> str:
         return _unparsed(self._expression(i))
@@ -238,7 +254,7 @@ class Source:
         node = self.tape.nodes[i]
         op, args = node.op, node.args
         if op in ("round", "expand") and not (op == "expand" and i in self.outputs):
-            made = self._arg(args[0])
+            made = self._seen(args[0]) if op == "expand" and isinstance(args[0], Ref) else self._arg(args[0])
             is_stored = (i in self.outputs or i in self.tape.kept) and op == "round" and self._is_rounded(i)
             return _method(made, "to", ast.Name(self.kinds[str(node.attrs[0])])) if is_stored else made
         if op in VIEWS:
@@ -309,11 +325,9 @@ class Source:
                 return _unparsed(self._arg(arg))
             rounded = self.tape.node(arg)
             inner = Ref(rounded.operands[0]) if rounded.op == "round" else arg
-            if self.tape.node(inner).op == "expand" and self._is_inlined(inner):  # a call repeats nothing by itself
-                return _unparsed(self._view(self.tape.node(inner)))
             if found.string.startswith(".shape", found.end()):  # whatever it is rounded to
-                return _unparsed(self.value(inner.node))
-            return _unparsed(self._factor(arg) if as_they_are else self._arg(arg))
+                return _unparsed(self._whole(inner, self.value(inner.node)))
+            return _unparsed(self._whole(arg, self._factor(arg) if as_they_are else None))
 
         text = re.sub(r"\{(\d+)\}", operand, str(node.attrs[1])).replace("torch.nn.functional.", "F.")
         made = ast.parse(text, mode="eval").body
@@ -426,6 +440,8 @@ class Source:
             source = further
         before, after = self.tape.node(source).shape, node.shape
         if node.op == "expand":
+            while self.tape.node(source).op == "expand" and self._is_inlined(source):
+                (source,) = (a for a in self.tape.node(source).args if isinstance(a, Ref))
             return _method(self._seen(source), "expand", ast.parse(self.sizes.whole(after), mode="eval").body)
         if node.op == "permute":
             return self._permuted(node, source)
@@ -434,7 +450,8 @@ class Source:
             gone = {int(d) for d in inner.attrs}
             if after == tuple(d for i, d in enumerate(before) if i - len(before) not in gone):
                 return self._reduction(source.node, keep=False)
-        return self._resized(self._seen(source), before, after)
+        seen = self._seen(source)
+        return self._resized(seen if (ELLIPSIS,) in before else self._whole(source, seen), before, after)
 
     def _resized(self, value: ast.expr, before: Shape, after: Shape) -> ast.expr:
         """Sizes of one that come or go, or a reshape to sizes that are written out."""
@@ -454,12 +471,12 @@ class Source:
 
     def _permuted(self, node: Node, source: Ref) -> ast.expr:
         order = [int(d) for d in node.attrs]
-        moved = [i for i, d in enumerate(order) if i != d]
+        moved, seen = [i for i, d in enumerate(order) if i != d], self._whole(source, self._seen(source))
         if len(moved) == 2:
-            return _method(self._seen(source), "transpose", *(_number(i - len(order)) for i in moved))
+            return _method(seen, "transpose", *(_number(i - len(order)) for i in moved))
         if (ELLIPSIS,) in node.shape:
             raise Refused("the gradient of a permutation of leading dimensions")
-        return _method(self._seen(source), "permute", *(_number(d) for d in order))
+        return _method(seen, "permute", *(_number(d) for d in order))
 
 
 def _counted(node: Node) -> Expr:

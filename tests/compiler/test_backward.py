@@ -117,6 +117,12 @@ def of(lines: str, *tensors: dict[str, str]) -> Sample:
     return replace(sample(lines, inputs, outputs, *SIZES), dtypes=(("T", ("float32",)),))
 
 
+def test_what_stands_for_several_is_written_whole_before_it_is_looked_at_otherwise() -> None:
+    lines = "return x * torch.tanh(s.expand(4, 9).reshape(36)) + s.expand(4, 9).t().reshape(36)"
+    found = sample(lines, {"x": "B 36", "s": "4 1"}, {"out": "B 36"}, {"B": 3})
+    check(replace(found, dtypes=(("T", ("float32",)),)))
+
+
 # what a derived reference looks like
 
 

@@ -84,6 +84,22 @@ FORMS = {
     "a weight that all channels have, in steps": of(
         "return torch.relu(F.conv2d(x, w.expand(6, 4, 3, 3), stride=2))", {"x": "B 4 7 7", "w": "6 1 3 3"}, "B 6 3 3"
     ),
+    "a weight that all channels have, turned": of(
+        "return torch.relu(F.conv2d(x, w.expand(3, 3, 6, 4).permute(2, 3, 0, 1), padding=1))",
+        {"x": "B 4 6 7", "w": "3 3 6 1"},
+        "B 6 6 7",
+    ),
+    "a weight that all channels have, times a number": of(
+        "return torch.relu(F.conv2d(x, w.expand(6, 4, 3, 3) * 0.5))", {"x": "B 4 6 7", "w": "6 1 3 3"}, "B 6 4 5"
+    ),
+    "a weight that all channels have, reshaped": of(
+        "return torch.relu(F.conv2d(x, w.expand(6, 4, 9).reshape(6, 4, 3, 3)))",
+        {"x": "B 4 6 7", "w": "6 1 9"},
+        "B 6 4 5",
+    ),
+    "a weight that stands for several twice": of(
+        "return F.silu(F.conv1d(x, w.expand(6, 1, 3).expand(6, 4, 3)))", {"x": "B 4 9", "w": "1 1 3"}, "B 6 7"
+    ),
     "a weight that is multiplied before": of("return torch.relu(F.conv2d(x, w * 0.5))", IMAGE, "B 6 4 5"),
     "twice as many channels as a name says": of(
         "return F.silu(F.conv2d(x, w, padding=1, groups=x.shape[1]))",
