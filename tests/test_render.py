@@ -262,8 +262,18 @@ LONG = (
 )
 
 
-def test_a_sum_in_brackets_at_the_end_of_a_long_line_is_no_tuple(tmp_path: Path) -> None:
-    line = fit(f"total = {'a' * 20}[:, None] + ({'b' * 20}[:, None] + {'c' * 30})", 4)
+@pytest.mark.parametrize(
+    "line",
+    [
+        # a sum in brackets at the end is no tuple
+        f"total = {'a' * 20}[:, None] + ({'b' * 20}[:, None] + {'c' * 30})",
+        f"{', '.join('a' * 20 + c for c in 'bcdef')} = _split_8({'a' * 20})",
+        f"M = {'a' * 19}.shape[0] * {'a' * 19}.shape[2] * {'a' * 19}.shape[3]",
+        f"M = {'a' * 15}.shape[0] * {'a' * 15}.shape[2] * {'a' * 15}.shape[3]",
+    ],
+)
+def test_a_long_line_is_broken_as_ruff_format_breaks_it(line: str, tmp_path: Path) -> None:
+    line = fit(line, 4)
     (tmp_path / "long.py").write_text(f"def run():\n{line}\n", encoding="utf-8")
     assert ruff(tmp_path, "format", "--isolated", "--diff", "-q") == ""
 

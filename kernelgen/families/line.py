@@ -39,13 +39,20 @@ def fit(line: str, indent: int) -> str:
         return "\n".join([f"{space}{target} = (", *pieces, f"{space})"])
     if "(" not in line:
         target, equals, value = line.partition("= ")
-        return f"{space}{target}{equals}(\n{space}    {value}\n{space})" if equals else space + line
+        if not equals:
+            return space + line
+        factors = [value] if len(value) + indent + 4 <= LINE else _parts(value, " * ")
+        pieces = "".join(f"{space}    {factor.strip()}\n" for factor in factors)
+        return f"{space}{target}{equals}(\n{pieces}{space})"
     target, equals, value = line.partition(" = ")
     if len(_parts(value, " * ")) > 2 and len(value) + indent + 4 <= LINE:  # of two factors ruff breaks the call
         return f"{space}{target}{equals}(\n{space}    {value}\n{space})"
     start = line.index("(") + 1
     if start + indent > LINE and " = " in line[:start]:
         target, _, value = line.partition(" = ")
+        if ", " in target:
+            names = "".join(f"{space}    {name},\n" for name in target.split(", "))
+            return f"{space}(\n{names}{space}) = {value}"
         return f"{space}{target} = (\n{fit(value, indent + 4)}\n{space})"
     end = start + closing(line[start:])
     factors = [part.strip() for part in _parts(line[start:end], " @ ")]

@@ -149,9 +149,16 @@ def causal_conv1d_backward_grad_x_kernel(
         mask=mask,
         other=0.0,
     ).to(tl.float32)
-    grad_convolved_a, grad_convolved_b, grad_convolved_c, grad_convolved_d, grad_convolved_e, grad_convolved_f, grad_convolved_g, grad_convolved_h = (
-        _split_8(grad_convolved)
-    )
+    (
+        grad_convolved_a,
+        grad_convolved_b,
+        grad_convolved_c,
+        grad_convolved_d,
+        grad_convolved_e,
+        grad_convolved_f,
+        grad_convolved_g,
+        grad_convolved_h,
+    ) = _split_8(grad_convolved)
     grad_convolved_octet = tl.load(
         grad_convolved_at[:, :, None] + (octet + 8)[None, None, :],
         mask=row_mask[:, None, None] & octet_mask[None, :, :],

@@ -126,9 +126,16 @@ def depthwise_conv3x3_backward_kernel(
                 mask=mask,
                 other=0.0,
             ).to(tl.float32)
-            grad_out_b, grad_out_c, grad_out_d, grad_out_e, grad_out_f, grad_out_g, grad_out_i, grad_out_j = (
-                _split_8(grad_out_8)
-            )
+            (
+                grad_out_b,
+                grad_out_c,
+                grad_out_d,
+                grad_out_e,
+                grad_out_f,
+                grad_out_g,
+                grad_out_i,
+                grad_out_j,
+            ) = _split_8(grad_out_8)
             grad_out_k = tl.load(
                 grad_out_at + stride_grad_out_h + 8 * stride_grad_out_w,
                 mask=lane_mask & grad_out_k_mask[None, :],

@@ -437,9 +437,16 @@ def depthwise_separable_backward_grad_x_kernel(
                 mask=mask,
                 other=0.0,
             ).to(tl.float32)
-            grad_convolved_1_b, grad_convolved_1_c, grad_convolved_1_d, grad_convolved_1_e, grad_convolved_1_f, grad_convolved_1_g, grad_convolved_1_i, grad_convolved_1_j = (
-                _split_8(grad_convolved_1_8)
-            )
+            (
+                grad_convolved_1_b,
+                grad_convolved_1_c,
+                grad_convolved_1_d,
+                grad_convolved_1_e,
+                grad_convolved_1_f,
+                grad_convolved_1_g,
+                grad_convolved_1_i,
+                grad_convolved_1_j,
+            ) = _split_8(grad_convolved_1_8)
             grad_convolved_1_k = tl.load(
                 grad_convolved_1_at
                 + stride_grad_convolved_1_h
@@ -943,7 +950,11 @@ def compute_grad_convolved_1(
     W = grad_convolved_2.shape[3]
     N = pointwise.shape[1]
     J = grad_convolved_2.shape[1]
-    M = grad_convolved_2.shape[0] * grad_convolved_2.shape[2] * grad_convolved_2.shape[3]
+    M = (
+        grad_convolved_2.shape[0]
+        * grad_convolved_2.shape[2]
+        * grad_convolved_2.shape[3]
+    )
     K = grad_convolved_2.shape[1]
     if max(M, N, K) > 2**30:
         raise ValueError(
