@@ -42,8 +42,8 @@ def fit(line: str, indent: int) -> str:
         if not equals:
             return space + line
         factors = [value] if len(value) + indent + 4 <= LINE else _parts(value, " * ")
-        pieces = "".join(f"{space}    {factor.strip()}\n" for factor in factors)
-        return f"{space}{target}{equals}(\n{pieces}{space})"
+        apart = "".join(f"{space}    {factor.strip()}\n" for factor in factors)
+        return f"{space}{target}{equals}(\n{apart}{space})"
     target, equals, value = line.partition(" = ")
     if len(_parts(value, " * ")) > 2 and len(value) + indent + 4 <= LINE:  # of two factors ruff breaks the call
         return f"{space}{target}{equals}(\n{space}    {value}\n{space})"
