@@ -50,7 +50,7 @@ def fit(line: str, indent: int) -> str:
     start = line.index("(") + 1
     if start + indent > LINE and " = " in line[:start]:
         target, _, value = line.partition(" = ")
-        if ", " in target:
+        if ", " in target and len(target) + len(" = (") + indent > LINE:
             names = "".join(f"{space}    {name},\n" for name in target.split(", "))
             return f"{space}(\n{names}{space}) = {value}"
         return f"{space}{target} = (\n{fit(value, indent + 4)}\n{space})"

@@ -13,7 +13,7 @@ def reference(q, k, v, sinks):
     scores_2 = torch.where(columns > columns_2.reshape(-1, 1), -math.inf, scores)
     powers = scores_2 * 1.4426950408889634
     row_max = powers.amax(dim=-1, keepdim=True)
-    sink_power = sinks.reshape(-1, 1, 1).float().float() * 1.4426950408889634
+    sink_power = sinks.reshape(-1, 1, 1).float() * 1.4426950408889634
     greatest = torch.maximum(row_max, sink_power)
     finite_max = torch.where(greatest == -math.inf, 0.0, greatest)
     numerator = torch.exp2(powers - finite_max)

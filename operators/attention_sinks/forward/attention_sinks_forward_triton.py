@@ -125,7 +125,7 @@ def attention_sinks_forward_kernel(
     # subtracted
     row_max = tl.maximum(row_max * scale_log2, -3.4028234663852886e38)
     sinks = tl.cast(tl.load(sinks_ptr + batch_h * stride_sinks_h), tl.float32)
-    # sink_power = sinks.reshape(-1, 1, 1).float().float() * 1.4426950408889634
+    # sink_power = sinks.reshape(-1, 1, 1).float() * 1.4426950408889634
     sink_power = sinks * 1.4426950408889634
     # greatest = torch.maximum(row_max, sink_power)
     greatest = _nan_maximum(row_max, sink_power)
@@ -273,7 +273,7 @@ def attention_sinks_forward_tiles_kernel(
     # subtracted
     row_max = tl.maximum(row_max * scale_log2, -3.4028234663852886e38)
     sinks = tl.cast(tl.load(sinks_ptr + batch_h * stride_sinks_h), tl.float32)
-    # sink_power = sinks.reshape(-1, 1, 1).float().float() * 1.4426950408889634
+    # sink_power = sinks.reshape(-1, 1, 1).float() * 1.4426950408889634
     sink_power = sinks * 1.4426950408889634
     # greatest = torch.maximum(row_max, sink_power)
     greatest = _nan_maximum(row_max, sink_power)
