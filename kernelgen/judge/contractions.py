@@ -213,6 +213,14 @@ def zeros_around(
     return around, [p + n * step for p, n, step in zip(padding, beyond, stride, strict=True)]
 
 
+def padding_of_output(
+    given: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, stride: Any, padding: Any, dilation: Any
+) -> list[int]:
+    """Of the transposed convolution that gives the gradient of a convolution's input, which has the input's shape."""
+    reach = zip(given.shape[2:], grad.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
+    return [n - ((m - 1) * s - 2 * p + d * (k - 1) + 1) for n, m, k, s, p, d in reach]
+
+
 def multiplied(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
     """How many products a call sums, at most; 0 of a call that is none of PRODUCTS."""
     name = func.overloadpacket.__name__.strip("_")

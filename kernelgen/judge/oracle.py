@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from . import device as devices
 from . import walks
-from .contractions import zeros_around
+from .contractions import padding_of_output, zeros_around
 from .eager import EagerMode, InOrder, LastWrites, OneByOne
 from .finfo import of_stored_dtypes
 from .model import Case, Function, Operator, Tensor
@@ -171,8 +171,7 @@ class _BackwardSpelledOut(EagerMode):  # type: ignore[no-untyped-call]
         rest = (None, None, None)
         if any(asked[1:]):
             rest = func(*args[:10], [False, *asked[1:]])
-        reach = zip(given.shape[2:], grad.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
-        left = [n - ((m - 1) * s - 2 * p + d * (k - 1) + 1) for n, m, k, s, p, d in reach]
+        left = padding_of_output(given, grad, weight, stride, padding, dilation)
         convolve = torch.ops.aten.convolution.default
 
         def spread(wide: Any, weight: Any, bias: Any, stride: Any, cut: Any, left: Any, groups: Any, gaps: Any) -> Any:

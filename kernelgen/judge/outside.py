@@ -14,7 +14,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .contractions import GRADIENTS, zeros_around
+from .contractions import GRADIENTS, padding_of_output, zeros_around
 from .eager import EagerMode
 from .model import Function
 from .oracle import TRANSPOSED, in_float64
@@ -93,8 +93,7 @@ class _Edges(EagerMode):  # type: ignore[no-untyped-call]
             for dim, size in enumerate(given.shape[2:], 2):  # padding of the output may have room for another window
                 found = found.narrow(dim, 0, size)
             return found
-        reach = zip(given.shape[2:], grad.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
-        left = [n - ((m - 1) * s - 2 * p + d * (k - 1) + 1) for n, m, k, s, p, d in reach]
+        left = padding_of_output(given, grad, weight, stride, padding, dilation)
         return self._convolved(grad, weight, stride, padding, dilation, True, left, groups)
 
     def _by_weight(
