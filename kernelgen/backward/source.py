@@ -172,10 +172,12 @@ class Source:
         if i in self.given or (node.op == "expand" and i in self.outputs):
             return node.shape
         operands = [a.node for a in node.args if isinstance(a, Ref)]
+        if not operands:
+            return node.shape
         if node.op in ("expand", "round", "convert"):
             return self._shown(operands[0])
         if i not in self.shapes:
-            each = node.op in OPERATIONS and OPERATIONS[node.op].kind == "map" and len(operands) > 0
+            each = node.op in OPERATIONS and OPERATIONS[node.op].kind == "map"
             self.shapes[i] = broadcast(*map(self._shown, operands)) if each else node.shape
         return self.shapes[i]
 

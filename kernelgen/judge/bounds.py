@@ -358,6 +358,7 @@ def _without_infinity(x: torch.Tensor) -> torch.Tensor:
 
 
 def finite(x: torch.Tensor) -> torch.Tensor:
+    """Where the elements of a tensor of any dtype are neither NaN nor infinite."""
     return torch.isfinite(x.float() if x.dtype.itemsize == 1 else x)  # of float8 torch does not tell
 
 
